@@ -12,7 +12,7 @@ from pydantic import Field
 from typing_extensions import TypeIs, TypeVar
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import Citation, Message, Record, Tripped, Usage
+from standfast.messages import Citation, JSONObject, Message, Record, Tripped, Usage
 
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -50,7 +50,7 @@ class Question(Record):
 
     question: str
     tool_call_id: str | None = None
-    gate: dict[str, Any] | None = None
+    gate: JSONObject | None = None
     usage: Usage | None = None
     held: Message | None = None
     unknown: str | None = None

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Checkpoint, RunResult
 from standfast.errors import InputError
-from standfast.messages import Citation, HostedCall, Message, ToolCall, Usage
+from standfast.messages import Citation, HostedCall, JSONObject, Message, ToolCall, Usage
 
 ToolOutcome = Literal["returned", "failed", "asked", "terminated", "unknown", "cancelled"]
 
@@ -94,7 +94,7 @@ class RunEnded(_Event):
         usage: of the whole run, with its cost where known.
     """
 
-    result: RunResult | dict[str, Any] | None = None
+    result: RunResult | JSONObject | None = None
     status: str = ""
     response: str = ""
     error: str | None = None
@@ -219,7 +219,7 @@ class ToolStarted(_Event):
     call: ToolCall
     run: str | None = None
     edited_by: str | None = None
-    before: dict[str, Any] | str | None = None
+    before: JSONObject | str | None = None
     step: str | None = None
     type: Literal["tool-started"] = _type("tool-started")
 
@@ -308,7 +308,7 @@ class GateDecided(_Event):
     comment: str | None = None
     refused: str | None = None
     standing: str | None = None
-    remember: dict[str, Any] | None = None
+    remember: JSONObject | None = None
     edit: Any = None
     waits: bool = False
     type: Literal["gate-decided"] = _type("gate-decided")
@@ -454,9 +454,9 @@ def gate_decided(decision: Decision, refused: str | None, after: Gate | None) ->
     )
 
 
-def event_json(event: Event) -> dict[str, Any]:
+def event_json(event: Event) -> JSONObject:
     """Return an event as plain JSON data, without absent values; `type` names the event."""
-    plain: dict[str, Any] = EVENTS.dump_python(event, mode="json", exclude_none=True)
+    plain: JSONObject = EVENTS.dump_python(event, mode="json", exclude_none=True)
     return plain
 
 

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from standfast.durations import to_seconds
 from standfast.errors import InputError
-from standfast.messages import Record, check_whole, json_problem
+from standfast.messages import JSONObject, Record, check_whole, json_problem
 from standfast.tools import Scope
 
 LONGEST_STANDING = timedelta(days=90)
@@ -92,7 +92,7 @@ def _check_pattern(name: object, pattern: object) -> None:
             raise ValueError(f"{bound} of {name!r:.80} must be a number")
 
 
-def pattern_of(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def pattern_of(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> JSONObject:
     """Return the pattern of all arguments of a call: as given, else exactly what they are.
 
     Raises:

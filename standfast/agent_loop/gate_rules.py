@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from standfast.agent_loop.argument_patterns import Remember
-from standfast.messages import Record, check_whole, clean_text, cut, error_text, json_problem
+from standfast.messages import JSONObject, Record, check_whole, clean_text, cut, error_text, json_problem
 from standfast.tools import Approval
 
 Holds = Literal["message", "answer"]
@@ -106,7 +106,7 @@ class GateRule:
         to = None if self.escalate_to is None else self.escalate_to.bare()
         return replace(self, message="", digest="", escalate_to=to)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         """Return it as JSON."""
         data: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         data |= {"users": list(self.users), "groups": list(self.groups)}

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from standfast.agent_loop.gate_rules import Decision, GateRule
-from standfast.messages import cut, distinct_people, edit_in_words, explain, person, visible_json
+from standfast.messages import JSONObject, cut, distinct_people, edit_in_words, explain, person, visible_json
 from standfast.tools import SCOPES, is_wider
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
@@ -370,9 +370,9 @@ class Gate:
             gate = gate.expired()
             yield gate
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         """Return it as JSON."""
-        data: dict[str, Any] = {
+        data: JSONObject = {
             "name": self.name,
             "rule": self.rule.plain(),
             "digest": self.digest,
@@ -462,7 +462,7 @@ class Gate:
         return self.approvals[0].edit if self.status == "approved" and self.approvals else None
 
     @property
-    def output(self) -> dict[str, Any]:
+    def output(self) -> JSONObject:
         """Return the gate's output for later steps: the decision, by whom, their comment, their edit."""
         people = list(self.approved_by)
         last = self.last
@@ -520,7 +520,7 @@ def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
     return None
 
 
-def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(data: Mapping[str, Any]) -> JSONObject:
     """Return a gate's JSON with those whom it asks later beside its rule, as a `Gate` has them."""
     rule = data.get("rule")
     return {**data, "later": rule.get("later", ())} if isinstance(rule, Mapping) else dict(data)

@@ -17,7 +17,7 @@ from standfast.agent_loop.guardrails import approval_of_guardrail, rule_of, with
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import Message, Tripped, cut, distinct_people
+from standfast.messages import JSONObject, Message, Tripped, cut, distinct_people
 from standfast.tools import shown_values
 
 _MESSAGE_BYTES = 4 * 1024  # of the question to people
@@ -75,8 +75,8 @@ def _text(verdict: Tripped, message: Message, what: Holds, said: str) -> str:
     return f"{cut(said, _MESSAGE_BYTES - len(why.encode())) or _USUAL[what]}\n{why}"
 
 
-def _shown(what: Holds, messages: Iterable[Message]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _shown(what: Holds, messages: Iterable[Message]) -> list[JSONObject]:
+    found: list[JSONObject] = []
     for message in messages:
         found += shown_values({what.title(): message.content} if message.content or not message.images else {})
         for image in message.images or ():

@@ -15,7 +15,17 @@ from standfast.agent_loop.standing_approvals import policy_of
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import ToolCall, Tripped, cut, distinct_people, error_text, person, read_json, size_over
+from standfast.messages import (
+    JSONObject,
+    ToolCall,
+    Tripped,
+    cut,
+    distinct_people,
+    error_text,
+    person,
+    read_json,
+    size_over,
+)
 from standfast.tools import Approval, Failed, Outcome, Returned, Tool
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
@@ -134,7 +144,7 @@ async def edit_problem(
     decision: Decision,
     rule: GateRule,
     *,
-    read: Callable[[Tool[..., Any], dict[str, Any]], Awaitable[dict[str, Any]]],
+    read: Callable[[Tool[..., Any], JSONObject], Awaitable[JSONObject]],
     check: Callable[[ToolCall], Awaitable[Iterable[Tripped]]],
 ) -> str | None:
     """Return why the arguments of an edit cannot replace the model's, or None if they can.
@@ -193,7 +203,7 @@ def unknown_key(edit: Any, normal: Any, path: str = "") -> str | None:
     return next((what for what in found if what is not None), None)
 
 
-def refused_as_changed(tool: Tool[..., Any], arguments: dict[str, Any] | str, *, approved: bool) -> Failed | None:
+def refused_as_changed(tool: Tool[..., Any], arguments: JSONObject | str, *, approved: bool) -> Failed | None:
     """Return the outcome of a call that does not run because another tool has its name now; None if it may run.
 
     Args:

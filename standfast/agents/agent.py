@@ -27,7 +27,7 @@ from standfast.agents.limits import CONTEXT_BYTES, Loop
 from standfast.agents.samplers import samplers
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import error_text, explain, read_json, size_over, unfenced
+from standfast.messages import JSONObject, error_text, explain, read_json, size_over, unfenced
 from standfast.tools import (
     AccessRules,
     DepsT_co,
@@ -359,7 +359,7 @@ class Agent(Generic[T_co, DepsT_co]):
         return None if self.context is None else schema_type(self.context, f"Agent '{self.name}'", "context")
 
     @functools.cached_property
-    def context_schema(self) -> dict[str, Any] | None:
+    def context_schema(self) -> JSONObject | None:
         """The JSON schema of the context of a run; None if the agent has none."""
         kind = self._context_type
         return None if kind is None else json_schema(kind, f"Agent '{self.name}'", "context")
@@ -395,7 +395,7 @@ class Agent(Generic[T_co, DepsT_co]):
 
     @functools.cached_property
     def state_type(self) -> TypeAdapter[Any]:
-        return schema_type(dict[str, Any] if self.state is None else self.state, f"Agent '{self.name}'", "state")
+        return schema_type(JSONObject if self.state is None else self.state, f"Agent '{self.name}'", "state")
 
     @functools.cached_property
     def _output_type(self) -> TypeAdapter[Any] | None:
@@ -464,7 +464,7 @@ class Agent(Generic[T_co, DepsT_co]):
         return models[at] if at < len(models) else None
 
     @functools.cached_property
-    def output_schema(self) -> dict[str, Any] | None:
+    def output_schema(self) -> JSONObject | None:
         return None if self._output_type is None else json_schema(self._output_type, f"Agent '{self.name}'", "output")
 
 

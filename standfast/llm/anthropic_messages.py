@@ -10,7 +10,7 @@ from standfast.events import ReasoningDelta
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import Part, ThoughtPieces, details, details_in, hosted_call, parts_of, reasoning_of
-from standfast.messages import Citation, HostedCall, Image, LLMResponse, Message, ToolCall
+from standfast.messages import Citation, HostedCall, Image, JSONObject, LLMResponse, Message, ToolCall
 from standfast.tools import HostedTool
 
 PROVIDER = "anthropic"
@@ -26,11 +26,11 @@ def request(
     tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
     *,
-    output: dict[str, Any] | None,
+    output: JSONObject | None,
     max_tokens: int,
     cache: bool,
     hosted: Sequence[HostedTool] = (),
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return a request's body, which omits absent values.
 
     Args:
@@ -45,7 +45,7 @@ def request(
     if isinstance(thinking, Mapping) and isinstance(budget := thinking.get("budget_tokens"), int):
         max_tokens += budget
     system = "\n\n".join(message.content for message in messages if message.role == "system" and message.content)
-    body: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "messages": _messages(messages)}
+    body: JSONObject = {"model": model, "max_tokens": max_tokens, "messages": _messages(messages)}
     if system:
         body["system"] = system
     if tools or hosted:
@@ -64,7 +64,7 @@ def request(
     return {**body, **given}
 
 
-def _input_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _input_schema(schema: Mapping[str, Any]) -> JSONObject:
     """Drop the keys that the provider refuses at the top of a schema; the full schema still checks the arguments."""
     return {name: part for name, part in schema.items() if name not in ("oneOf", "anyOf", "allOf")}
 
@@ -98,9 +98,9 @@ def _is_ahead(time: str) -> bool:
     return at.replace(tzinfo=at.tzinfo or UTC) > datetime.now(UTC)
 
 
-def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[Message]) -> list[JSONObject]:
     """Write a conversation; the results of a turn are one user message."""
-    written: list[dict[str, Any]] = []
+    written: list[JSONObject] = []
     for message in messages:
         match message.role:
             case "system":
@@ -127,7 +127,7 @@ def _holds_results(written: Mapping[str, Any]) -> bool:
     return isinstance(content, list) and bool(content) and content[0].get("type") == "tool_result"
 
 
-def _result(message: Message) -> dict[str, Any]:
+def _result(message: Message) -> JSONObject:
     if not message.tool_call_id:
         raise InputError("a tool message has no tool_call_id: the model cannot tell which call it answers")
     block = {"type": "tool_result", "tool_use_id": sendable_id(message.tool_call_id), "content": message.content}
@@ -136,10 +136,10 @@ def _result(message: Message) -> dict[str, Any]:
 
 def _answer_parts(message: Message) -> Any:
     """Return the parts of an answer that the provider accepts: no blank text, no final thoughts; None without any."""
-    blocks: list[dict[str, Any]] = []
+    blocks: list[JSONObject] = []
     unfinished = () if message.tool_calls else _unfinished(message)  # beside calls, the provider runs it afterwards
-    of_text: dict[str, Any] = {}
-    of_call: dict[str, Any] = {}
+    of_text: JSONObject = {}
+    of_call: JSONObject = {}
     for kind, part in parts_of(message, PROVIDER):
         match kind:
             case "thought" if "with" in part:
@@ -171,11 +171,11 @@ def _unfinished(message: Message) -> set[Any]:
     return {one.get("id") for one in blocks if one.get("type") in _CALLS} - {one.get("tool_use_id") for one in blocks}
 
 
-def _text(text: str) -> dict[str, Any]:
+def _text(text: str) -> JSONObject:
     return {"type": "text", "text": text}
 
 
-def _image(image: Image) -> dict[str, Any]:
+def _image(image: Image) -> JSONObject:
     if image.url is not None:
         return {"type": "image", "source": {"type": "url", "url": image.url}}
     return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
@@ -198,9 +198,9 @@ class AnswerSoFar:
     """
 
     def __init__(self, thoughts: ThoughtPieces | None = None) -> None:
-        self._message: dict[str, Any] = {}
-        self.usage: dict[str, Any] = {}
-        self._blocks: dict[int, dict[str, Any]] = {}
+        self._message: JSONObject = {}
+        self.usage: JSONObject = {}
+        self._blocks: dict[int, JSONObject] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
         self._items: dict[tuple[int, str], list[Any]] = {}
         self._is_whole = False
@@ -256,7 +256,7 @@ class AnswerSoFar:
                     self._blocks[index] = {**self._blocks[index], place: piece}
         return ()
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JSONObject:
         """Return the answer as if it had not been streamed; a call's arguments are text.
 
         Raises:
@@ -276,7 +276,7 @@ class AnswerSoFar:
         return {**self._message, "content": [blocks[index] for index in sorted(blocks)], "usage": self.usage}
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> JSONObject:
     try:
         read = json.loads(text)
     except (ValueError, RecursionError):
@@ -290,7 +290,7 @@ def continued(messages: Sequence[Any], body: Mapping[str, Any]) -> list[Any]:
     return [*messages, {"role": "assistant", "content": said}]
 
 
-def together(before: Mapping[str, Any] | None, body: dict[str, Any]) -> dict[str, Any]:
+def together(before: Mapping[str, Any] | None, body: JSONObject) -> JSONObject:
     """Return an answer together with its part before a pause."""
     if before is None:
         return body
@@ -301,7 +301,7 @@ def together(before: Mapping[str, Any] | None, body: dict[str, Any]) -> dict[str
     return {**before, **body, "content": [*before["content"], *body["content"]], "usage": usage}
 
 
-def usage_of(before: Mapping[str, Any] | None, answer: AnswerSoFar) -> dict[str, Any] | None:
+def usage_of(before: Mapping[str, Any] | None, answer: AnswerSoFar) -> JSONObject | None:
     """Return the reported usage of an answer so far, together with its part before a pause."""
     return _usage(together(before, {"content": (), "usage": answer.usage})["usage"])
 
@@ -408,7 +408,7 @@ def _citations(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Citation]:
                     yield citation
 
 
-def _usage(usage: Any) -> dict[str, Any] | None:
+def _usage(usage: Any) -> JSONObject | None:
     if not isinstance(usage, Mapping):
         return None
     given, said = usage.get("input_tokens"), usage.get("output_tokens")

@@ -15,7 +15,7 @@ from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import ThoughtPieces
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of
 from standfast.llm.strict_schemas import held_schema
-from standfast.messages import LLMResponse, Message
+from standfast.messages import JSONObject, LLMResponse, Message
 from standfast.tools import Duration, HostedTool
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class AnthropicMessages(SDKAdapter):
         super().__init__(model, tool_mode, price, limits, client, {**options, "default_headers": headers})
         self._cache = cache
 
-    def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _held(self, schema: Mapping[str, Any]) -> JSONObject | None:
         held = held_schema(schema, recursive=False)
         # Anthropic's models know only some of a schema's limits; the SDK puts the rest into words.
         return None if held is None else {"type": "json_schema", "schema": self._sdk.transform_schema(held)}
 
-    def _reply(self, tools: Sequence[ToolDescription]) -> dict[str, Any] | None:
+    def _reply(self, tools: Sequence[ToolDescription]) -> JSONObject | None:
         if any(held_schema(tool.input_schema, recursive=False) is None for tool in tools):
             return None
         return {"type": "json_schema", "schema": self._sdk.transform_schema(reply_schema(tools))}
@@ -87,9 +87,9 @@ class AnthropicMessages(SDKAdapter):
         messages: Sequence[Message],
         tools: Sequence[ToolDescription],
         settings: Mapping[str, Any],
-        output: dict[str, Any] | None,
+        output: JSONObject | None,
         hosted: Sequence[HostedTool],
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         body = anthropic_messages.request(
             self.model,
             messages,
@@ -103,13 +103,13 @@ class AnthropicMessages(SDKAdapter):
         own = {name: body.pop(name) for name in ("model", "max_tokens", "messages")}
         return {**own, "extra_body": body}
 
-    async def _answer(self, request: dict[str, Any], meter: Meter) -> LLMResponse:
+    async def _answer(self, request: JSONObject, meter: Meter) -> LLMResponse:
         async with aclosing(self._parts(request, meter)) as parts:
             (answer,) = [part async for part in parts if isinstance(part, LLMResponse)]
         return answer
 
     async def _parts(
-        self, request: dict[str, Any], meter: Meter
+        self, request: JSONObject, meter: Meter
     ) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
         clock = asyncio.get_running_loop().time
         late, whole, pauses, thoughts = clock() + self._limits.max_seconds / 2, None, 0, ThoughtPieces()
@@ -134,7 +134,7 @@ class AnthropicMessages(SDKAdapter):
         yield anthropic_messages.response(whole)
 
 
-def _going_on(request: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+def _going_on(request: Mapping[str, Any], body: Mapping[str, Any]) -> JSONObject:
     """Return the request that continues a paused answer; the provider pauses when its own tools take long."""
     container = (body.get("container") or {}).get("id")
     extra = {**request["extra_body"], **({"container": container} if container else {})}

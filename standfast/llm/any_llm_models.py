@@ -28,7 +28,7 @@ from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
 from standfast.llm.reasoning import keeper_of, renamed
 from standfast.llm.strict_schemas import held_schema
-from standfast.messages import LLMResponse, Message, Reasoning, cut, error_text, explain
+from standfast.messages import JSONObject, LLMResponse, Message, Reasoning, cut, error_text, explain
 from standfast.tools import Duration, seconds
 
 # Providers that enforce a JSON schema on an answer; others refuse the request.
@@ -149,7 +149,7 @@ class AnyLLMModel:
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         settings = with_tool_choice(settings, has_tools=bool(tools))
         schema = settings.pop("output_schema", None)
         # Some providers refuse tools beside a schema; the answer is checked against it in any case.
@@ -188,7 +188,7 @@ class AnyLLMModel:
         finally:
             await _close(getattr(made, "client", None))
 
-    async def _asked(self, client: Any, request: dict[str, Any]) -> Any:
+    async def _asked(self, client: Any, request: JSONObject) -> Any:
         """Make a request. If the provider refuses data from earlier answers, repeat it once, changed."""
         try:
             return await client.acompletion(**request)
@@ -233,7 +233,7 @@ class AnyLLMModel:
         return ModelError(f"{self._who} gave no answer: {text}", transient=type(error).__name__ not in _FINAL)
 
 
-def _piece(body: dict[str, Any]) -> Answer:
+def _piece(body: JSONObject) -> Answer:
     """Read an any-llm answer, or a piece of one.
 
     Raises:
@@ -252,7 +252,7 @@ def _openai_kind() -> type:
     return BaseOpenAIProvider  # type: ignore[no-any-return]
 
 
-def _written(messages: Sequence[Message], keeper: str, thoughts: str) -> list[dict[str, Any]]:
+def _written(messages: Sequence[Message], keeper: str, thoughts: str) -> list[JSONObject]:
     """Write a conversation, with the thoughts of this provider's own answers.
 
     Args:

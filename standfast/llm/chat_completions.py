@@ -14,10 +14,20 @@ from standfast.errors import InputError
 from standfast.events import ReasoningDelta
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import Part, ThoughtPieces, parts_of, reasoning_of
-from standfast.messages import Citation, LLMResponse, Message, ToolCall, clean_text, explain, json_problem, thought_text
+from standfast.messages import (
+    Citation,
+    JSONObject,
+    LLMResponse,
+    Message,
+    ToolCall,
+    clean_text,
+    explain,
+    json_problem,
+    thought_text,
+)
 
 
-def request_messages(messages: Sequence[Message], keeper: str | None = None) -> list[dict[str, Any]]:
+def request_messages(messages: Sequence[Message], keeper: str | None = None) -> list[JSONObject]:
     """Write a conversation; a system prompt without text is left out.
 
     Args:
@@ -26,7 +36,7 @@ def request_messages(messages: Sequence[Message], keeper: str | None = None) -> 
     return [_message(message, keeper) for message in messages if message.role != "system" or message.content]
 
 
-def _message(message: Message, keeper: str | None) -> dict[str, Any]:
+def _message(message: Message, keeper: str | None) -> JSONObject:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
     if message.images:
@@ -36,7 +46,7 @@ def _message(message: Message, keeper: str | None) -> dict[str, Any]:
     extra, of_calls, content = _kept_of(message, keeper)
     if not message.tool_calls:
         return {**extra, "role": message.role, "content": content}
-    calls: list[dict[str, Any]] = [
+    calls: list[JSONObject] = [
         {
             "id": call.id,
             "type": "function",
@@ -46,12 +56,12 @@ def _message(message: Message, keeper: str | None) -> dict[str, Any]:
     ]
     for call, more in zip(calls, of_calls, strict=False):
         if isinstance(more, dict):
-            function: dict[str, Any] = {**(more.get("function") or {}), **call["function"]}
+            function: JSONObject = {**(more.get("function") or {}), **call["function"]}
             call |= {**more, **call, "function": function}
     return {**extra, "role": "assistant", "content": content or None, "tool_calls": calls}
 
 
-def _kept_of(message: Message, keeper: str | None) -> tuple[dict[str, Any], Sequence[Any], Any]:
+def _kept_of(message: Message, keeper: str | None) -> tuple[JSONObject, Sequence[Any], Any]:
     """Return a server's extra fields beside an answer's text and calls: the message's, each call's, and its content."""
     if keeper is None or message.reasoning is None or message.reasoning.provider != keeper:
         return {}, (), message.content
@@ -75,7 +85,7 @@ def _kept_of(message: Message, keeper: str | None) -> tuple[dict[str, Any], Sequ
 _WANTED = re.compile(r"reasoning_content\W.*\b(must|missing|required)\b|missing\W+reasoning_content", re.DOTALL)
 
 
-def mended(messages: list[dict[str, Any]], refusal: str) -> list[dict[str, Any]] | None:
+def mended(messages: list[JSONObject], refusal: str) -> list[JSONObject] | None:
     """Return a refused conversation in a form that the server may accept; None if the reason is another.
 
     Some servers refuse the fields that they sent. Others require thoughts in every answer with calls, even in answers
@@ -92,7 +102,7 @@ def mended(messages: list[dict[str, Any]], refusal: str) -> list[dict[str, Any]]
     return plain if plain != messages and any(name in words for name in names) else None
 
 
-def _plain(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(answer: Mapping[str, Any]) -> JSONObject:
     content = answer["content"]
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if part.get("type") == "text")
@@ -109,7 +119,7 @@ def _plain(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "assistant", "content": content or None, "tool_calls": plain}
 
 
-def sendable_arguments(call: ToolCall) -> dict[str, Any]:
+def sendable_arguments(call: ToolCall) -> JSONObject:
     """Return a call's arguments as an object, even if malformed: servers parse them and refuse anything else."""
     return {"malformed": call.arguments} if isinstance(call.arguments, str) else call.arguments
 
@@ -125,7 +135,7 @@ def sendable_id(call_id: str) -> str:
     return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', call_id)[:40]}_{digest}"
 
 
-def request_tools(tools: Sequence[ToolDescription]) -> dict[str, Any]:
+def request_tools(tools: Sequence[ToolDescription]) -> JSONObject:
     """Return the key `tools` of a request; without tools the key is omitted, since an empty list is refused."""
     if not tools:
         return {}
@@ -156,7 +166,7 @@ class _Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     @property
-    def more(self) -> dict[str, Any]:
+    def more(self) -> JSONObject:
         """The fields beyond the format, if any."""
         extra = self.model_extra or {}
         return {name: value for name, value in extra.items() if value not in (None, [], {}) and name not in _KNOWN}
@@ -196,7 +206,7 @@ class Answer(BaseModel):
 
     choices: list[_Choice] | None = None
     citations: Any = None  # addresses, as Perplexity and xAI give them
-    usage: dict[str, Any] | None = None
+    usage: JSONObject | None = None
     error: Any = None
 
     @classmethod
@@ -236,7 +246,7 @@ class _Begun:
         return "".join(self._pieces) if self._pieces else self._given
 
     @property
-    def more(self) -> dict[str, Any] | None:
+    def more(self) -> JSONObject | None:
         """Its server's fields beyond the format; None if there are none."""
         return joined(self._more) or None
 
@@ -274,7 +284,7 @@ class _Begun:
         return begins == "{" and not self._in_string and self._depth <= 0
 
 
-def _detail(usage: dict[str, Any], of: str, name: str) -> Any:
+def _detail(usage: JSONObject, of: str, name: str) -> Any:
     details = usage.get(of)
     return details.get(name) or None if isinstance(details, dict) else None
 
@@ -291,7 +301,7 @@ class AnswerSoFar:
         self._more: dict[str, list[Any]] = {}
         self._calls: list[_Begun] = []
         self._last: dict[int | None, _Begun] = {}  # of each index
-        self._usage: dict[str, Any] | None = None
+        self._usage: JSONObject | None = None
 
     def add(self, piece: Answer) -> list[str | ReasoningDelta]:
         """Add a piece; return the pieces of its thoughts and its text."""
@@ -335,7 +345,7 @@ class AnswerSoFar:
             begun.add(piece)
 
     @property
-    def usage(self) -> dict[str, Any] | None:
+    def usage(self) -> JSONObject | None:
         """The reported usage so far: most servers report it at the end, some with each piece."""
         if (usage := self._usage) is None:
             return None
@@ -415,7 +425,7 @@ def add_to(pieces: dict[str, list[Any]], more: Mapping[str, Any]) -> None:
             pieces.setdefault(name, []).append(value)
 
 
-def joined(pieces: Mapping[str, list[Any]]) -> dict[str, Any]:
+def joined(pieces: Mapping[str, list[Any]]) -> JSONObject:
     """Return the streamed fields: texts are continued, objects and list items completed."""
     return {name: _joined(name, values) for name, values in pieces.items()}
 

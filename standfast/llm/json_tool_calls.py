@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from standfast.errors import InputError
 from standfast.llm.chat_completions import sendable_arguments
 from standfast.llm.protocol import ToolDescription
-from standfast.messages import LLMResponse, Message, ToolCall, clean_text, read_object
+from standfast.messages import JSONObject, LLMResponse, Message, ToolCall, clean_text, read_object
 
 
 def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDescription]) -> list[Message]:
@@ -63,12 +63,12 @@ def _instructions(tools: Sequence[ToolDescription]) -> str:
     )
 
 
-def response_format(tools: Sequence[ToolDescription]) -> dict[str, Any]:
+def response_format(tools: Sequence[ToolDescription]) -> JSONObject:
     """Return the key `response_format` of a request: a call of one of the tools, or an answer."""
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": reply_schema(tools)}}}
 
 
-def reply_schema(tools: Sequence[ToolDescription]) -> dict[str, Any]:
+def reply_schema(tools: Sequence[ToolDescription]) -> JSONObject:
     """Return the schema of a reply: a call of one of the tools, or an answer."""
     calls = [_object(tool={"const": tool.name}, arguments={"$ref": f"#/$defs/{tool.name}"}) for tool in tools]
     return {
@@ -77,7 +77,7 @@ def reply_schema(tools: Sequence[ToolDescription]) -> dict[str, Any]:
     }
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def _object(**properties: Any) -> JSONObject:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 

@@ -26,7 +26,7 @@ from standfast.llm.prices import Meter, Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, connection_advice, hidden, refusal
 from standfast.llm.reasoning import keeper_of, renamed, server_of, spoken
-from standfast.messages import LLMResponse, Message, error_text
+from standfast.messages import JSONObject, LLMResponse, Message, error_text
 from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class OpenAICompatible:
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         has_tools = bool(tools) and self._tool_mode == "native"
         request: dict[str, Any] = {"model": self.model, **with_tool_choice(settings, has_tools=has_tools)}
         if self._tool_mode == "native":
@@ -169,7 +169,7 @@ class OpenAICompatible:
         return f"Model '{self.model}' at {self._url.netloc.decode()}"
 
     @asynccontextmanager
-    async def _asked(self, request: dict[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+    async def _asked(self, request: JSONObject) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Make a request. If the server refuses data from earlier answers, repeat it once, changed; see `mended`.
 
         A refused request costs nothing.

@@ -17,7 +17,7 @@ from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import ThoughtPieces
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of, read_body, refused
 from standfast.llm.strict_schemas import held_schema
-from standfast.messages import LLMResponse, Message
+from standfast.messages import JSONObject, LLMResponse, Message
 from standfast.tools import Duration, HostedTool
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class OpenAIResponses(SDKAdapter):
         super().__init__(model, tool_mode, price, limits, client, options)
         self._thinks = _WITHOUT_THOUGHTS.match(model) is None
 
-    def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _held(self, schema: Mapping[str, Any]) -> JSONObject | None:
         held = held_schema(schema, recursive=True)
         if held is not None:
             return {"type": "json_schema", "name": "output", "schema": held, "strict": True}
@@ -79,7 +79,7 @@ class OpenAIResponses(SDKAdapter):
             return None
         return {"type": "json_schema", "name": "output", "schema": schema, "strict": False}
 
-    def _reply(self, tools: Sequence[ToolDescription]) -> dict[str, Any] | None:
+    def _reply(self, tools: Sequence[ToolDescription]) -> JSONObject | None:
         return {"type": "json_schema", "name": "reply", "schema": reply_schema(tools), "strict": False}
 
     def _body(
@@ -87,15 +87,15 @@ class OpenAIResponses(SDKAdapter):
         messages: Sequence[Message],
         tools: Sequence[ToolDescription],
         settings: Mapping[str, Any],
-        output: dict[str, Any] | None,
+        output: JSONObject | None,
         hosted: Sequence[HostedTool],
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         body = responses.request(
             self.model, messages, tools, settings, output=output, thoughts=self._thinks, hosted=hosted
         )
         return {"model": body.pop("model"), "input": body.pop("input"), "extra_body": body}
 
-    async def _answer(self, request: dict[str, Any], meter: Meter) -> LLMResponse:
+    async def _answer(self, request: JSONObject, meter: Meter) -> LLMResponse:
         async with self._client(self._sdk.AsyncOpenAI) as client:
             raw = await self._opened(self._asked(client.responses.with_raw_response.create, request))
         body = read_body(raw.content)
@@ -103,7 +103,7 @@ class OpenAIResponses(SDKAdapter):
         return responses.response(self._whole(body))
 
     async def _parts(
-        self, request: dict[str, Any], meter: Meter
+        self, request: JSONObject, meter: Meter
     ) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
         whole, thoughts = None, ThoughtPieces()
         async with self._client(self._sdk.AsyncOpenAI) as client, AsyncExitStack() as opened:

@@ -18,7 +18,7 @@ from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
 from standfast.llm.reasoning import Part, ThoughtPieces, keeper_of, parts_of, reasoning_of, renamed
 from standfast.llm.strict_schemas import held_schema
-from standfast.messages import Image, LLMResponse, Message, ToolCall, cut, error_text
+from standfast.messages import Image, JSONObject, LLMResponse, Message, ToolCall, cut, error_text
 from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class PydanticAIModel:
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
@@ -204,7 +204,7 @@ def pydantic_ai_model(
     return PydanticAIModel(model=model, timeout=timeout, price=price, limits=limits)
 
 
-def _usage(answer: Any) -> dict[str, Any]:
+def _usage(answer: Any) -> JSONObject:
     usage = answer.usage
     return {
         "input_tokens": usage.input_tokens,
@@ -301,11 +301,11 @@ def _image(image: Image) -> Any:
     return ImageUrl(url=image.url) if image.url is not None else BinaryContent.from_data_uri(image.address)
 
 
-def _answer(message: Message) -> dict[str, Any]:
+def _answer(message: Message) -> JSONObject:
     """Return an answer in pydantic-ai's form, with its thoughts."""
-    parts: list[dict[str, Any]] = []
-    answer: dict[str, Any] = {"kind": "response", "parts": parts}
-    before: dict[str, Any] = {}
+    parts: list[JSONObject] = []
+    answer: JSONObject = {"kind": "response", "parts": parts}
+    before: JSONObject = {}
     for kind, part in parts_of(message, PROVIDER):
         match kind, part:
             case "thought", {"response": dict(facts)}:
@@ -327,6 +327,6 @@ def _answer(message: Message) -> dict[str, Any]:
     return answer
 
 
-def _details(before: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def _details(before: Mapping[str, Any], kind: str) -> JSONObject:
     details = before.get("details") if before.get("with") == kind else None
     return dict(details) if isinstance(details, dict) else {}

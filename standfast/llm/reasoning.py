@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic_core import to_json
 
 from standfast.events import ReasoningDelta
-from standfast.messages import BREAK, HostedCall, LLMResponse, Message, Reasoning, clean_text
+from standfast.messages import BREAK, HostedCall, JSONObject, LLMResponse, Message, Reasoning, clean_text
 
 Part = tuple[Literal["thought", "text", "call"], Any]
 """A thought as its provider has it; a text; the index of a call."""
@@ -105,7 +105,7 @@ def details(of: str, block: Mapping[str, Any], known: Sequence[str]) -> Iterator
         yield "thought", {"with": of, "details": more}
 
 
-def details_in(thought: Any, of: str) -> dict[str, Any] | None:
+def details_in(thought: Any, of: str) -> JSONObject | None:
     """Return the fields that `details` yielded for a text, a call or a message; None for any other thought."""
     match thought:
         case {"with": kind, "details": dict(more)} if kind == of:
@@ -123,7 +123,7 @@ def hosted_call(name: Any, given: Any, outcome: Literal["ran", "failed", "unknow
     return HostedCall(name=str(name or "unknown"), input=clean_text(text)[:_INPUT], outcome=outcome, error=why)
 
 
-def _marker(kind: str, part: Any) -> dict[str, Any]:
+def _marker(kind: str, part: Any) -> JSONObject:
     return {"standfast": kind, "length": len(part)} if kind == "text" else {"standfast": kind}
 
 

@@ -8,7 +8,7 @@ from standfast.errors import InputError
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import Part, details, details_in, hosted_call, parts_of, reasoning_of
-from standfast.messages import Citation, HostedCall, LLMResponse, Message, ToolCall
+from standfast.messages import Citation, HostedCall, JSONObject, LLMResponse, Message, ToolCall
 from standfast.tools import HostedTool
 
 PROVIDER = "openai"
@@ -23,10 +23,10 @@ def request(
     tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
     *,
-    output: dict[str, Any] | None,
+    output: JSONObject | None,
     thoughts: bool,
     hosted: Sequence[HostedTool] = (),
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return a request's body, which omits absent values.
 
     The provider keeps nothing (`store`): we keep the transcript and send it with every request, with encrypted
@@ -42,7 +42,7 @@ def request(
     if "max_tokens" in given:
         given["max_output_tokens"] = given.pop("max_tokens")
     system = "\n\n".join(message.content for message in messages if message.role == "system" and message.content)
-    body: dict[str, Any] = {
+    body: JSONObject = {
         "model": model,
         "input": [item for message in messages for item in _items(message)],
         "store": False,
@@ -72,14 +72,14 @@ def request(
     return {**body, **given}
 
 
-def without_thoughts(request: Mapping[str, Any]) -> dict[str, Any]:
+def without_thoughts(request: Mapping[str, Any]) -> JSONObject:
     """Return the arguments of a request for a model without thoughts."""
     body = {**request["extra_body"], "input": request["input"]}
     plain = _without_thoughts(body)
     return {**request, "input": plain.pop("input"), "extra_body": plain}
 
 
-def _without_thoughts(body: Mapping[str, Any]) -> dict[str, Any]:
+def _without_thoughts(body: Mapping[str, Any]) -> JSONObject:
     plain = {name: value for name, value in body.items() if name != "include"}
     if others := [one for one in body.get("include", ()) if one != _ENCRYPTED]:
         plain["include"] = others
@@ -94,7 +94,7 @@ def _choice(choice: Any) -> Any:
             return choice
 
 
-def _items(message: Message) -> Iterator[dict[str, Any]]:
+def _items(message: Message) -> Iterator[JSONObject]:
     match message.role:
         case "system":
             return
@@ -111,9 +111,9 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
             yield from _answer_parts(message)
 
 
-def _answer_parts(message: Message) -> Iterator[dict[str, Any]]:
-    of_text: dict[str, Any] = {}
-    of_call: dict[str, Any] = {}
+def _answer_parts(message: Message) -> Iterator[JSONObject]:
+    of_text: JSONObject = {}
+    of_call: JSONObject = {}
     for kind, part in parts_of(message, PROVIDER):
         match kind:
             case "thought" if "with" in part:
@@ -225,7 +225,7 @@ def _why_incomplete(body: Mapping[str, Any]) -> str | None:
     return details.get("reason") if isinstance(details, Mapping) else body.get("status")
 
 
-def usage_of(usage: Any) -> dict[str, Any] | None:
+def usage_of(usage: Any) -> JSONObject | None:
     """Return the usage that an answer reports; None if it reports none."""
     if not isinstance(usage, Mapping):
         return None

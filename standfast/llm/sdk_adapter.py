@@ -19,7 +19,7 @@ from standfast.llm.prices import Meter, Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, check_url, connection_advice, hidden, no_answer, refusal
 from standfast.llm.reasoning import keeper_of, renamed, spoken
-from standfast.messages import LLMResponse, Message, error_text
+from standfast.messages import JSONObject, LLMResponse, Message, error_text
 from standfast.tools import Duration, HostedTool, seconds
 
 ToolMode = Literal["native", "json"]
@@ -98,7 +98,7 @@ class SDKAdapter:
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         # Earlier versions kept thoughts by provider alone, as the formats do.
         messages = renamed(messages, self._keeper, self.provider)
         settings = dict(settings)
@@ -107,11 +107,11 @@ class SDKAdapter:
             return self._body(messages, tools, settings, None if schema is None else self._held(schema), hosted)
         return self._body(plain_messages(messages, tools), (), settings, self._reply(tools), hosted)
 
-    def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _held(self, schema: Mapping[str, Any]) -> JSONObject | None:
         """Return the setting with which the provider enforces a schema; None if it cannot."""
         raise NotImplementedError
 
-    def _reply(self, tools: Sequence[ToolDescription]) -> dict[str, Any] | None:
+    def _reply(self, tools: Sequence[ToolDescription]) -> JSONObject | None:
         """Return the setting with which the provider enforces the form of a JSON reply; None if it cannot."""
         raise NotImplementedError
 
@@ -120,15 +120,15 @@ class SDKAdapter:
         messages: Sequence[Message],
         tools: Sequence[ToolDescription],
         settings: Mapping[str, Any],
-        output: dict[str, Any] | None,
+        output: JSONObject | None,
         hosted: Sequence[HostedTool],
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         raise NotImplementedError
 
-    async def _answer(self, request: dict[str, Any], meter: Meter) -> LLMResponse:
+    async def _answer(self, request: JSONObject, meter: Meter) -> LLMResponse:
         raise NotImplementedError
 
-    def _parts(self, request: dict[str, Any], meter: Meter) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
+    def _parts(self, request: JSONObject, meter: Meter) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
         raise NotImplementedError
 
     def _in_json(self, tools: Sequence[ToolDescription]) -> bool:
@@ -156,7 +156,7 @@ class SDKAdapter:
         )
         return make(**self._options, http_client=http)  # type: ignore[no-any-return]
 
-    async def _events(self, response: Any) -> AsyncGenerator[dict[str, Any], None]:
+    async def _events(self, response: Any) -> AsyncGenerator[JSONObject, None]:
         """Yield the events of a streamed answer as plain JSON.
 
         Not the SDKs' own events: accumulating those takes time that grows with the square of the answer.
@@ -205,7 +205,7 @@ def check_tool_mode(tool_mode: object) -> None:
 
 def options_of(
     provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: Duration, client: object
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return the options of an SDK's client; without a given key and address, they come from the environment."""
     address = check_url(f"Provider '{provider}'", base_url or os.environ.get(f"{provider.upper()}_BASE_URL"))
     key = check_key(f"Provider '{provider}'", api_key or os.environ.get(variable))
@@ -215,7 +215,7 @@ def options_of(
     return {"api_key": key, "base_url": address, "timeout": patience, "max_retries": 0}
 
 
-def read_body(body: bytes) -> dict[str, Any]:
+def read_body(body: bytes) -> JSONObject:
     try:
         read = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -7,6 +7,8 @@ an empty one. The model has the full schema in its prompt, which also checks its
 from collections.abc import Mapping
 from typing import Any
 
+from standfast.messages import JSONObject
+
 # Of OpenAI's strict mode; Anthropic's SDK turns limits that its models do not know into words.
 _KEPT = {
     "string": ("enum", "const", "pattern", "format"),
@@ -22,7 +24,7 @@ class _NotHeldError(Exception):
     """A part of the schema cannot be enforced."""
 
 
-def held_schema(schema: Mapping[str, Any], *, recursive: bool) -> dict[str, Any] | None:
+def held_schema(schema: Mapping[str, Any], *, recursive: bool) -> JSONObject | None:
     """Return a schema that a provider can enforce, and whose instances all fit `schema`; else None.
 
     Args:
@@ -40,7 +42,7 @@ def held_schema(schema: Mapping[str, Any], *, recursive: bool) -> dict[str, Any]
     return held
 
 
-def _strict_part(part: Any) -> dict[str, Any]:
+def _strict_part(part: Any) -> JSONObject:
     if not isinstance(part, Mapping):
         raise _NotHeldError
     described = {"description": part["description"]} if "description" in part else {}
@@ -58,7 +60,7 @@ def _strict_part(part: Any) -> dict[str, Any]:
     raise _NotHeldError
 
 
-def _record(part: Mapping[str, Any]) -> dict[str, Any]:
+def _record(part: Mapping[str, Any]) -> JSONObject:
     properties = part.get("properties", {})
     is_open = part.get("additionalProperties", "properties" not in part)
     if is_open or "patternProperties" in part:
@@ -71,7 +73,7 @@ def _record(part: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _limits(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def _limits(part: Mapping[str, Any], kind: str) -> JSONObject:
     limits = {name: part[name] for name in _KEPT[kind] if name in part}
     if limits.get("format") not in _FORMATS:
         limits.pop("format", None)

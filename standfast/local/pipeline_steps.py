@@ -16,7 +16,7 @@ from standfast.errors import InputError, TerminalError
 from standfast.llm import ToolDescription
 from standfast.local.runs import Run
 from standfast.local.tool_calls import RunRequest
-from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain, read_json
+from standfast.messages import JSONObject, LLMResponse, Message, ToolCall, error_text, explain, read_json
 from standfast.pipeline_loop import RunStep
 from standfast.pipeline_loop.evaluations import begins_anew, tool_result
 from standfast.pipelines import Step
@@ -93,7 +93,7 @@ def step_session(run: str, path: str, attempt: int) -> str:
 class _OneCall:
     """A model that requests one call, and is then done."""
 
-    def __init__(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> None:
+    def __init__(self, tool: Tool[..., Any], arguments: JSONObject) -> None:
         self._call = ToolCall(id="call", name=tool.name, arguments=arguments)
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **_: Any) -> LLMResponse:

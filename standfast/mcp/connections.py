@@ -10,7 +10,7 @@ from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.mcp.held_clients import HeldClient, first_error
 from standfast.mcp.schemas import fingerprint
 from standfast.mcp.transports import SENDING, Access, Sending, bounded_client, is_transport
-from standfast.messages import error_text
+from standfast.messages import JSONObject, error_text
 from standfast.time_limits import time_limit
 from standfast.tools import ToolContext
 
@@ -150,7 +150,7 @@ class Connection:
         finally:
             SENDING.reset(token)
 
-    async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool, asked: Asked) -> Any:
+    async def call(self, item: Any, arguments: JSONObject, ctx: ToolContext, *, is_safe: bool, asked: Asked) -> Any:
         """Return the result of a tool; None if the server needs an answer that does not exist yet.
 
         Args:
@@ -181,7 +181,7 @@ class Connection:
             raise StandfastError(value if isinstance(value, str) else str(value))
         return value
 
-    async def _ask(self, item: Any, arguments: dict[str, Any], meta: Any, asked: Asked) -> Any:
+    async def _ask(self, item: Any, arguments: JSONObject, meta: Any, asked: Asked) -> Any:
         """Ask the server once, with the answers it needs. The type of an error gives its meaning."""
         sending = Sending()
         token = SENDING.set(sending)
@@ -201,7 +201,7 @@ class Connection:
             SENDING.reset(token)
 
     async def _send(
-        self, session: _Session, item: Any, arguments: dict[str, Any], meta: Any, asked: Asked, sending: Sending
+        self, session: _Session, item: Any, arguments: JSONObject, meta: Any, asked: Asked, sending: Sending
     ) -> Any:
         """Send a call. None if it must be sent again without the state, which the server no longer accepts."""
         try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from standfast.messages import Message, ToolCall
+from standfast.messages import JSONObject, Message, ToolCall
 from standfast.stores.kept_values import append, length, read_kept_object
 
 _LONGEST_ROUND = 384 * 1024  # bytes of the state that a server wants back; without the state, the server starts again
@@ -36,8 +36,8 @@ class Round:
         state: the state that the server wants back.
     """
 
-    asked: dict[str, dict[str, Any]]
-    given: dict[str, Any]
+    asked: dict[str, JSONObject]
+    given: JSONObject
     state: str | None
 
 
@@ -63,12 +63,12 @@ class KeptQuestions:
         Args:
             then: the call that continues with the answer; None if only the model can tell whether a call must follow.
         """
-        kept: dict[str, Any] = {"question": text}
+        kept: JSONObject = {"question": text}
         if then is not None:
             kept["then"] = {"name": then.name, "arguments": then.arguments}
         await self._store.save_reply(self._place(question), 0, json.dumps(kept))
 
-    async def asked(self, question: str) -> dict[str, Any] | None:
+    async def asked(self, question: str) -> JSONObject | None:
         kept = await self._store.load_reply(self._place(question), 0) if is_id(question) else None
         return None if kept is None else read_kept_object("a question of an MCP server", kept)
 
@@ -105,7 +105,7 @@ class KeptQuestions:
     async def give_back(self, name: str) -> None:
         await self._note(name, {"free": self._me})
 
-    async def _note(self, name: str, note: dict[str, Any]) -> None:
+    async def _note(self, name: str, note: JSONObject) -> None:
         place = self._place(name)
         count = await length(self._store, place)
         await append(self._store, place, json.dumps({**note, "number": count}), count)

@@ -13,6 +13,7 @@ from typing import Any
 
 from standfast.errors import InputError
 from standfast.mcp.schemas import declared, digest_of
+from standfast.messages import JSONObject
 from standfast.stores.kept_values import append, length, read_kept_object
 from standfast.stores.protocol import Ledger
 
@@ -32,8 +33,8 @@ class KnownTool:
     """
 
     name: str
-    accepted: dict[str, Any]
-    held: dict[str, Any] | None = None
+    accepted: JSONObject
+    held: JSONObject | None = None
     by: str | None = None
     changes: int = 0
 
@@ -41,7 +42,7 @@ class KnownTool:
     def changes_too_often(self) -> bool:
         return self.held is not None and self.changes >= _MOST_CHANGES
 
-    def then(self, said: dict[str, Any]) -> "KnownTool":
+    def then(self, said: JSONObject) -> "KnownTool":
         """Return the tool after a new declaration by its server. The accepted declaration is not held."""
         if self.changes_too_often:
             return self
@@ -139,7 +140,7 @@ class KnownTools:
         await self._note(count, name, held, by)
         return KnownTool(name, held, by=by)
 
-    async def _note(self, count: int, tool: str, said: dict[str, Any], by: str | None = None) -> int:
+    async def _note(self, count: int, tool: str, said: JSONObject, by: str | None = None) -> int:
         # The number makes two equal notes distinct: held, accepted, changed and held again.
         note = {"number": count, "tool": tool, "declared": said} | ({} if by is None else {"by": by})
         return await append(self._store, self._place, json.dumps(note), count)
@@ -158,5 +159,5 @@ async def known_servers(store: Ledger) -> dict[str, KnownTools]:
     return found
 
 
-def _item(said: dict[str, Any]) -> Any:
+def _item(said: JSONObject) -> Any:
     return importlib.import_module("mcp.types").Tool.model_validate(said)

@@ -22,7 +22,7 @@ from standfast.agents import Agent
 from standfast.errors import StandfastError
 from standfast.mcp.kept_questions import KeptQuestions, Round, id_of
 from standfast.mcp.schemas import checked_by, schema_problem
-from standfast.messages import Message, ToolCall, clean_text, cut, error_text
+from standfast.messages import JSONObject, Message, ToolCall, clean_text, cut, error_text
 from standfast.stores.protocol import session_key_of
 from standfast.tools import ToolContext
 from standfast.tools.calls import ModelAsker
@@ -58,7 +58,7 @@ def in_words(server: str, tool: str, message: str, schema: Mapping[str, Any], fa
     return cut(f"{fault}{chr(10).join(lines)}", _LONGEST_QUESTION)
 
 
-def content_of(answer: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def content_of(answer: str, schema: Mapping[str, Any]) -> JSONObject:
     """Return an answer in the server's form.
 
     Raises:
@@ -107,7 +107,7 @@ class Questions:
     asking: str | None = None
     sampling: Agent | bool | None = None
     open: dict[str, str] = field(default_factory=dict)
-    responses: dict[str, Any] | None = None
+    responses: JSONObject | None = None
     state: str | None = None
     is_under_way: bool = False
 
@@ -153,8 +153,8 @@ class Questions:
         self._rounds += 1
         if self._rounds > _MOST_ROUNDS:
             raise StandfastError("The MCP server keeps asking for more")
-        asked: dict[str, dict[str, Any]] = {}
-        given: dict[str, Any] = {}
+        asked: dict[str, JSONObject] = {}
+        given: JSONObject = {}
         for key, request in (result.input_requests or {}).items():
             params = request.params
             if request.method == "elicitation/create" and self._asks_people:
@@ -259,7 +259,7 @@ class Questions:
         await self._take(question)
         return answer
 
-    async def _answer(self, message: str, schema: dict[str, Any], *, goes_on: bool) -> tuple[Any, str]:
+    async def _answer(self, message: str, schema: JSONObject, *, goes_on: bool) -> tuple[Any, str]:
         """Return a person's answer in the server's form, and the question's id; None if there is no answer yet."""
         if await self._load() is None or self._kept is None:
             raise StandfastError("The MCP server asks a person, and there is no session in which to ask")

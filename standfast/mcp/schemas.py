@@ -22,7 +22,7 @@ from typing import Any
 from pydantic_core import SchemaError, SchemaValidator, core_schema, to_json
 
 from standfast.mcp.transports import LEFT_OUT
-from standfast.messages import cut, error_text, json_problem, with_article
+from standfast.messages import JSONObject, cut, error_text, json_problem, with_article
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_DECLARED_BYTES = 384 * 1024  # about one tool
@@ -84,7 +84,7 @@ _PARTS = ("properties", "patternProperties", "$defs", "definitions")
 _DRAFTS = ("Draft202012", "Draft201909", "Draft7", "Draft6", "Draft4", "Draft3")
 
 
-def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def checked_by(schema: Mapping[str, Any]) -> Callable[[JSONObject], JSONObject]:
     """Return a function that returns arguments which fit a schema, and raises a `ValueError` for others.
 
     `$schema` names the draft. If the schema is invalid under that draft, the newest draft under which it is valid
@@ -92,7 +92,7 @@ def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str
     """
     checker = _Checker(schema)
 
-    def check(arguments: dict[str, Any]) -> dict[str, Any]:
+    def check(arguments: JSONObject) -> JSONObject:
         try:
             fault = None if len(to_json(arguments)) > MAX_ARGUMENTS_BYTES else checker.fault(arguments)
         except _TooMuchError:
@@ -116,7 +116,7 @@ class _Checker:
         self._work: ContextVar[_Work] = ContextVar("work")  # of one check; each thread may have its own
         self._validator = functools.cache(functools.partial(_bounded, self._jsonschema, self._work))
 
-    def fault(self, arguments: dict[str, Any]) -> Any:
+    def fault(self, arguments: JSONObject) -> Any:
         """Return the fault that matters most, or None."""
         try:
             if (fault := self._fault_by(self._own, arguments)) is None:
@@ -131,7 +131,7 @@ class _Checker:
                 return fault
         return self._fault_by(other, arguments)
 
-    def _fault_by(self, draft: Any, arguments: dict[str, Any]) -> Any:
+    def _fault_by(self, draft: Any, arguments: JSONObject) -> Any:
         self._work.set(_Work())
         none = importlib.import_module("referencing").Registry()  # which fetches nothing
         faults = self._validator(draft)(self._schema, registry=none).iter_errors(arguments)
@@ -184,7 +184,7 @@ class _Keywords:
     def __init__(self, jsonschema: Any, work: ContextVar[_Work]) -> None:
         self._fault, self._work = jsonschema.ValidationError, work
 
-    def all(self) -> dict[str, Any]:
+    def all(self) -> JSONObject:
         return {
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
@@ -266,7 +266,7 @@ _OF_PROVIDERS = re.compile(r"[a-zA-Z0-9_.-]{1,64}")  # argument names that every
 _AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const")  # providers refuse these there
 
 
-def shown_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def shown_schema(schema: Mapping[str, Any]) -> tuple[JSONObject, dict[str, str]]:
     """Return a tool's schema in a form that every provider accepts, and the server's argument names by the shown ones.
 
     A model sees other names for arguments such as `$filter`, and no choice between whole schemas. The server's schema
@@ -313,9 +313,9 @@ def fingerprint(item: Any) -> str:
     return digest_of(item.model_dump(mode="json", by_alias=True, include=_DECLARED))
 
 
-def declared(item: Any) -> dict[str, Any]:
+def declared(item: Any) -> JSONObject:
     """Return everything that a server declares about a tool, without fields that a later SDK adds to all tools."""
-    found: dict[str, Any] = item.model_dump(mode="json", by_alias=True, include=_DECLARED, exclude_none=True)
+    found: JSONObject = item.model_dump(mode="json", by_alias=True, include=_DECLARED, exclude_none=True)
     return {**found, "inputSchema": item.input_schema} | (
         {} if item.output_schema is None else {"outputSchema": item.output_schema}
     )

@@ -32,7 +32,7 @@ from standfast.mcp.schemas import checked_by, fingerprint, shown_schema, tool_pr
 from standfast.mcp.stored_logins import Logins, OAuth, auth_of
 from standfast.mcp.transports import MAX_ANSWER_BYTES, is_transport
 from standfast.mcp.user_connections import Connections, Headers
-from standfast.messages import Message, ToolCall, clean_text, cut, error_text
+from standfast.messages import JSONObject, Message, ToolCall, clean_text, cut, error_text
 from standfast.stores.protocol import has_ledger, session_key_of
 from standfast.tools import Duration, Then, Tool, ToolContext, check_count, seconds
 
@@ -293,7 +293,7 @@ class MCPToolset:
             return problem
         try:
             schema, _ = shown_schema({"type": "object", "properties": {}, **item.input_schema})
-            Tool("tool", description="d", input=Annotated[dict[str, Any], WithJsonSchema(schema)])
+            Tool("tool", description="d", input=Annotated[JSONObject, WithJsonSchema(schema)])
         except Exception as error:  # a stranger's schema may contain anything
             return f"its schema cannot be used: {error_text(error)}"
         return None
@@ -371,10 +371,10 @@ class MCPToolset:
 
     def _caller(
         self, use: "_Use", item: Any, is_safe: bool, name: str
-    ) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
+    ) -> Callable[[JSONObject, ToolContext], Awaitable[Any]]:
         asking = f"{self.prefix}{_ASKING}" if self.elicitation and use.store is not None else None
 
-        async def call(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        async def call(arguments: JSONObject, ctx: ToolContext) -> Any:
             asked = Questions(use.store, self.name, name, arguments, ctx, asking, self.sampling)
 
             async def ask(connection: Connection) -> Any:
@@ -404,7 +404,7 @@ class MCPToolset:
 
     def _tool(
         self,
-        call: Callable[[dict[str, Any], ToolContext], Awaitable[Any]],
+        call: Callable[[JSONObject, ToolContext], Awaitable[Any]],
         name: str,
         item: Any,
         is_safe: bool,
@@ -415,20 +415,20 @@ class MCPToolset:
         shown, names = shown_schema(schema)
         check = checked_by(schema)
 
-        def theirs(arguments: dict[str, Any]) -> dict[str, Any]:
+        def theirs(arguments: JSONObject) -> JSONObject:
             return {names.get(ours, ours): value for ours, value in arguments.items()}
 
-        def checked(arguments: dict[str, Any]) -> dict[str, Any]:
+        def checked(arguments: JSONObject) -> JSONObject:
             check(theirs(arguments))
             return arguments
 
-        async def call_theirs(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        async def call_theirs(arguments: JSONObject, ctx: ToolContext) -> Any:
             return await call(theirs(arguments), ctx)
 
         return Tool(
             name,
             description=cut(item.description or item.title or cut(item.name, 200), _LONGEST_DESCRIPTION),
-            input=Annotated[dict[str, Any], AfterValidator(checked), WithJsonSchema(shown)],
+            input=Annotated[JSONObject, AfterValidator(checked), WithJsonSchema(shown)],
             handler=call_theirs,
             safe_to_retry=is_safe,
             approval=approval,

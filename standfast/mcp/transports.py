@@ -11,6 +11,7 @@ from typing import Any
 
 from standfast.errors import StandfastError
 from standfast.mcp.processes import bounded_process, past_limit
+from standfast.messages import JSONObject
 
 LEFT_OUT = "standfast/left-out"  # in the `_meta` of a tool: why it cannot be used
 MAX_ANSWER_BYTES = 16 * 2**20
@@ -150,7 +151,7 @@ def _readable(session: Any, listing: Any) -> Any:
     return {**listing, "tools": [tool if (why := problem([tool])) is None else _marked(tool, why) for tool in tools]}
 
 
-def _marked(tool: Any, why: str) -> dict[str, Any]:
+def _marked(tool: Any, why: str) -> JSONObject:
     name = tool.get("name") if isinstance(tool, dict) else None
     shown = name if isinstance(name, str) and name else "(without a name)"
     return {"name": shown, "inputSchema": {"type": "object"}, "_meta": {LEFT_OUT: f"its declaration is invalid: {why}"}}

@@ -26,7 +26,15 @@ from pydantic import (
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from standfast.errors import InputError, ModelError
-from standfast.messages.texts import check_whole, clean_text, explain, json_problem, read_object, with_article
+from standfast.messages.texts import (
+    JSONObject,
+    check_whole,
+    clean_text,
+    explain,
+    json_problem,
+    read_object,
+    with_article,
+)
 
 CleanText = Annotated[str, AfterValidator(clean_text)]
 Role = Literal["system", "user", "assistant", "tool"]
@@ -90,7 +98,7 @@ class Record(BaseModel):
         return ((name, value) for name, value in super().__repr_args__() if value is not None)
 
     @model_serializer(mode="wrap")
-    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> JSONObject:
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
@@ -195,7 +203,7 @@ class Reasoning(Record):
     """A model's thoughts in its provider's form: they may be sent back only to that provider, and unchanged."""
 
     provider: str
-    blocks: tuple[dict[str, Any], ...]
+    blocks: tuple[JSONObject, ...]
 
     @property
     def text(self) -> str:
@@ -272,7 +280,7 @@ class ToolCall(Record):
 
     id: CleanText = ""
     name: CleanText = ""
-    arguments: dict[str, Any] | str = {}
+    arguments: JSONObject | str = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -291,7 +299,7 @@ class ToolCall(Record):
 
     @field_validator("arguments", mode="before")
     @classmethod
-    def _as_object_or_text(cls, value: Any) -> dict[str, Any] | str:
+    def _as_object_or_text(cls, value: Any) -> JSONObject | str:
         if value is None or (isinstance(value, str) and not value.strip()):
             return {}  # providers send this for a call without arguments
         if isinstance(value, dict) and json_problem(value) is None:

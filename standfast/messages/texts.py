@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from standfast.errors import InputError
 
+JSONObject = dict[str, Any]  # as it was read, or will be written; `json_problem` tells whether it is strict JSON
 MAX_DEPTH = 64  # deeper JSON encodes but does not decode everywhere: about 980 levels wedge a Temporal workflow
 LONGEST_ID = 200  # characters of the id of a message
 MAX_DIGITS = 4_300  # of an integer; Python's own limit for reading one
@@ -151,7 +152,7 @@ def unfenced(text: str) -> str:
     return text if line < 0 else inner[line + 1 :].rstrip()
 
 
-def read_object(text: str) -> dict[str, Any]:
+def read_object(text: str) -> JSONObject:
     """Read a strict JSON object, as `read_json` does."""
     value = read_json(text)
     if not isinstance(value, dict):

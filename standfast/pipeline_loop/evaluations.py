@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import Decision, unknown_key
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError, ToolDurabilityError
-from standfast.messages import cut, error_text, read_json, unfenced
+from standfast.messages import JSONObject, cut, error_text, read_json, unfenced
 from standfast.pipeline_loop.plans import Done, Evaluate
 from standfast.pipeline_loop.states import PipelineState, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
@@ -137,7 +137,7 @@ class Evaluations:
             found["item"] = self.load(f"{scope.over}?over")[cast(int, scope.index)]
         return found or {"input": self.load(f"{scope.pipeline.rstrip('/')}?input")}
 
-    def shown_at(self, path: str, step: Step[Any]) -> tuple[list[dict[str, Any]], Any]:
+    def shown_at(self, path: str, step: Step[Any]) -> tuple[list[JSONObject], Any]:
         """Return the contents of a gate beside its message, and its editable value, if it has one.
 
         Raises:

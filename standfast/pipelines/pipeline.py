@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 
 from standfast.agents import Agent, ForeignAgent, adopted, check_former_names, check_name
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import clean_text, error_text, explain, json_problem, read_json, with_article
+from standfast.messages import JSONObject, clean_text, error_text, explain, json_problem, read_json, with_article
 from standfast.tools import Approval, Tool, json_schema, schema_type
 from standfast.tools.checks import AccessRules, check_access, check_deps, check_function, suggesting
 from standfast.tools.signatures import wanted_deps
@@ -165,7 +165,7 @@ class Step(Generic[T]):
         @overload
         def __init__(self, name: str, *, agent: Agent[T], **options: Unpack[_Options]) -> None: ...
         @overload
-        def __init__(self: "Step[dict[str, Any]]", name: str, *, approval: Approval[None]) -> None: ...
+        def __init__(self: "Step[JSONObject]", name: str, *, approval: Approval[None]) -> None: ...
         @overload
         def __init__(self, name: str, *, approval: Approval[T]) -> None: ...
         @overload
@@ -232,7 +232,7 @@ class Step(Generic[T]):
         return None if self.shape is None else schema_type(self.shape, f"Step '{self.name}'", "output")
 
     @functools.cached_property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JSONObject:
         """The schema of the output."""
         return {} if self._output_type is None else json_schema(self._output_type, f"Step '{self.name}'", "output")
 
@@ -436,7 +436,7 @@ class Pipeline:
         return None if self.input is None else schema_type(self.input, f"Pipeline '{self.name}'", "input")
 
     @functools.cached_property
-    def input_schema(self) -> dict[str, Any] | None:
+    def input_schema(self) -> JSONObject | None:
         return None if self._input_type is None else json_schema(self._input_type, f"Pipeline '{self.name}'", "input")
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from standfast.agent_loop import Decision, Gate
 from standfast.errors import InputError, SessionConflictError, StoreError
+from standfast.messages import JSONObject
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.session_states import check_not_at_work, hold
 from standfast.runtime.stored_gates import IN_PROCESS, AskedGate, Whose, show_gates
@@ -132,7 +133,7 @@ class _Held:
                 found.append(AskedGate(gate, asked["message"], shown=asked.get("shown", ()), place=place))
         return found
 
-    async def _items(self) -> dict[str, dict[str, Any]]:
+    async def _items(self) -> dict[str, JSONObject]:
         """Return the board's items, by gate."""
         wanted = WaitFilter(namespace=IN_PROCESS, workflow_id=self._board.workflow_id)
         shown = await cast(Waits, self._store).waits(wanted)

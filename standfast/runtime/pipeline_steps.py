@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import digest_of
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError
-from standfast.messages import cut
+from standfast.messages import JSONObject, cut
 from standfast.pipeline_loop import REJECTED, Done, Evaluate, Evaluations, RunStep
 from standfast.pipeline_loop.evaluations import check_assigned, read_result, read_value
 from standfast.pipelines import Step
@@ -82,7 +82,7 @@ class StepRecords:
         """Return the key of the stored type with which a step began."""
         return f"{path}?type{tries or ''}"
 
-    async def asked_at(self, path: str, step: Step[Any], *, place: str | None = None, **more: Any) -> dict[str, Any]:
+    async def asked_at(self, path: str, step: Step[Any], *, place: str | None = None, **more: Any) -> JSONObject:
         """Return the question to people at a gate, the contents that they see beside it, and the digest of both.
 
         `later` has the question and its digest for each escalation, whose people see the same contents. If people may
@@ -98,11 +98,11 @@ class StepRecords:
             texts = await self._call(path, "message", lambda: self._messages(path, cast(Approval, step.approval)))
             shown, value = await self._call(path, "show", lambda: self._evaluations().shown_at(path, step))
             seen = [shown] if shown else []
-            asked: list[dict[str, Any]] = [{"message": text, "digest": digest_of(place, text, *seen)} for text in texts]
+            asked: list[JSONObject] = [{"message": text, "digest": digest_of(place, text, *seen)} for text in texts]
             found = {"later": asked[1:], "shown": shown, **more}
             edited = {} if value is None else {"edits": True, "value": value}
             await self._kept.keep(key, {**asked[0], **{name: data for name, data in found.items() if data}, **edited})
-        kept: dict[str, Any] = self._kept[key]
+        kept: JSONObject = self._kept[key]
         return kept
 
     def _messages(self, path: str, approval: Approval) -> list[str]:

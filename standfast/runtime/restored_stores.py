@@ -7,8 +7,8 @@ been followed by writes that no longer exist. The notes are in the journal, and 
 
 import json
 import logging
-from typing import Any
 
+from standfast.messages import JSONObject
 from standfast.stores.kept_values import append, length
 from standfast.stores.protocol import Ledger, has_place
 
@@ -59,7 +59,7 @@ async def note_move(store: Ledger) -> None:
         await append(store, NOTES, _written(last["epoch"], await _place(store)), count)
 
 
-async def _last(store: Ledger) -> tuple[int, dict[str, Any] | None]:
+async def _last(store: Ledger) -> tuple[int, JSONObject | None]:
     """Return the number of notes, and the last of them."""
     count = await length(store, NOTES)
     kept = await store.load_reply(NOTES, count - 1) if count else None

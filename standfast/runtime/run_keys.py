@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from standfast.errors import InputError
+from standfast.messages import JSONObject
 from standfast.pipeline_loop import REJECTED, Action, Done, PipelineState, RunStep, Todo, plan
 from standfast.pipelines import Pipeline
 from standfast.pipelines.paths import stage_index
@@ -64,7 +65,7 @@ async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: 
 
 async def restarted(
     store: DurableStore, pipeline: Pipeline, kept: Kept, who: Who, run_key: str, first: str
-) -> tuple[dict[str, Any], Any]:
+) -> tuple[JSONObject, Any]:
     """Store the last run's results before a step as another run's results; that run has not begun.
 
     Args:

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from standfast.agent_loop import Gate
 from standfast.checkpoints import Question
-from standfast.messages import edit_in_words, person
+from standfast.messages import JSONObject, edit_in_words, person
 from standfast.stores.protocol import Session, has_waits
 from standfast.stores.waits import Board, Wait, searchable
 from standfast.tools import shown_with_edit
@@ -119,10 +119,10 @@ def _now_after(known: Board | None) -> datetime:
     return max([datetime.now(UTC), *([] if known is None else [known.at])])
 
 
-def _item(address: str, asked: AskedGate) -> dict[str, Any]:
+def _item(address: str, asked: AskedGate) -> JSONObject:
     """Return an item in the form of `pending`."""
     gate, rule = asked.gate, asked.gate.rule
-    item: dict[str, Any] = {
+    item: JSONObject = {
         "kind": "approval",
         "name": gate.name,
         "message": rule.message or asked.message,
@@ -160,7 +160,7 @@ def _item(address: str, asked: AskedGate) -> dict[str, Any]:
     return {name: value for name, value in item.items() if value is not None}
 
 
-def _wait(board: Board, item: dict[str, Any], gate: Gate) -> Wait:
+def _wait(board: Board, item: JSONObject, gate: Gate) -> Wait:
     arguments = item.get("arguments")
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     text = json.dumps(item)

@@ -27,7 +27,7 @@ from standfast.agent_loop import (
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import ToolCall, Tripped, cut, error_text
+from standfast.messages import JSONObject, ToolCall, Tripped, cut, error_text
 from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
 from standfast.runtime.tasks import OwnCancels, in_own_task
@@ -149,7 +149,7 @@ async def read_arguments(tool: Tool[..., Any], read: Callable[[], T], seconds: f
 
 
 async def refused_in_time(
-    tool: Tool[..., Any], arguments: dict[str, Any] | str, *, approved: bool, seconds: float | None = None
+    tool: Tool[..., Any], arguments: JSONObject | str, *, approved: bool, seconds: float | None = None
 ) -> Failed | None:
     """Return the outcome of a call that does not run because another tool now has its name; None if it may run."""
     try:
@@ -172,7 +172,7 @@ async def run_bounded(
     ask: Callable[..., Coroutine[Any, Any, Outcome | None]],
     tool: Tool[..., Any],
     facts: ToolFacts,
-    arguments: dict[str, Any] | str,
+    arguments: JSONObject | str,
     context: ToolContext,
     *,
     state: ToolState,
@@ -308,7 +308,7 @@ async def gate_edit_refusal(step: Step[Any], decision: Decision) -> str | None:
         return f"gate {decision.gate}: edit: {type(error).__name__}: {error_text(error)}"
 
 
-async def normal_arguments(tool: Tool[..., Any], arguments: dict[str, Any] | str) -> dict[str, Any]:
+async def normal_arguments(tool: Tool[..., Any], arguments: JSONObject | str) -> JSONObject:
     """Return arguments as the handler of a tool gets them, as plain JSON.
 
     Raises:

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError, StandfastError, TerminalError
-from standfast.messages import Message, ToolCall, clean_text, json_problem
+from standfast.messages import JSONObject, Message, ToolCall, clean_text, json_problem
 from standfast.tools.checks import seconds
 
 DepsT_co = TypeVar("DepsT_co", covariant=True, default=Any)
@@ -286,7 +286,7 @@ class WrittenOutcome(TypedDict, total=False):
     cancelled: str
     about_unknown: bool
     status_code: int
-    metadata: dict[str, Any] | None
+    metadata: JSONObject | None
     state: KeptState
     size: int
     spent: Any
@@ -315,7 +315,7 @@ def write_outcome(outcome: Outcome) -> WrittenOutcome:
             return {"cancelled": reason}
 
 
-def _plain_metadata(error: TerminalError) -> dict[str, Any]:
+def _plain_metadata(error: TerminalError) -> JSONObject:
     if problem := json_problem(error.metadata, _METADATA_BYTES // 2):
         return {"left_out": f"metadata: {problem}"}
     if (size := len(to_json(error.metadata))) > _METADATA_BYTES:

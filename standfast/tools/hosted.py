@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from standfast.errors import DefinitionError
+from standfast.messages import JSONObject
 
 HostedKind = Literal["web_search", "web_fetch", "code_execution", "file_search"]
 Declaration = Mapping[str, Any]
@@ -34,7 +35,7 @@ class HostedTool:
     name: HostedKind
     options: Mapping[str, Declaration] = field(default_factory=dict, hash=False)
 
-    def declared(self, provider: str) -> dict[str, Any] | None:
+    def declared(self, provider: str) -> JSONObject | None:
         """Return the declaration of the tool in a request to a provider; None if the provider does not have it."""
         declaration = _DECLARED[self.name].get(provider)
         return None if declaration is None else {**declaration, **self.options.get(provider, {})}

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
 from standfast.errors import InputError
-from standfast.messages import Image, clean_text, cut, read_json
+from standfast.messages import Image, JSONObject, clean_text, cut, read_json
 
 SHOWN_MOST = 1024 * 1024  # bytes of all values that one gate shows, as JSON
 _MOST_VALUES = 1_000
@@ -28,7 +28,7 @@ class Markdown:
 
     text: str
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         return {"kind": "markdown", "text": _text(self.text, "Markdown(text)")}
 
 
@@ -44,7 +44,7 @@ class Table:
     rows: Sequence[Any]
     columns: Sequence[str] = ()
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         first = self.rows[0] if self.rows else ()
         columns = [str(name) for name in (self.columns or (first if isinstance(first, Mapping) else ()))]
         rows = [[row.get(name) for name in columns] if isinstance(row, Mapping) else list(row) for row in self.rows]
@@ -63,7 +63,7 @@ class Diff:
     before: Any
     after: Any
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         return {"kind": "diff", "before": _lines(self.before), "after": _lines(self.after)}
 
 
@@ -74,7 +74,7 @@ class Editable:
     value: Any
     schema: Mapping[str, Any]
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         return {"kind": "json", "value": self.value, "edit": dict(self.schema)}
 
 
@@ -92,7 +92,7 @@ class _Text(_Kept):
 class _Json(_Kept):
     kind: Literal["json"]
     value: Any
-    edit: dict[str, Any] | None = None
+    edit: JSONObject | None = None
 
 
 class _Table(_Kept):
@@ -123,18 +123,18 @@ ShownItem = Annotated[_Text | _Json | _Table | _Diff | _Image | _LeftOut, Field(
 _SHOWN = TypeAdapter(Annotated[list[ShownItem], Field(max_length=_MOST_VALUES)])
 
 
-def read_shown(data: Any) -> list[dict[str, Any]]:
+def read_shown(data: Any) -> list[JSONObject]:
     """Return the shown values in untrusted data, if they have the form that `shown_values` writes.
 
     Raises:
         ValidationError: they do not.
     """
     _SHOWN.validate_python(data)
-    found: list[dict[str, Any]] = data
+    found: list[JSONObject] = data
     return found
 
 
-def shown_values(given: Any) -> list[dict[str, Any]]:
+def shown_values(given: Any) -> list[JSONObject]:
     """Return the values that people see, as plain JSON: a mapping is shown by its keys, everything else is one value.
 
     Raises:
@@ -151,9 +151,9 @@ def shown_values(given: Any) -> list[dict[str, Any]]:
     return found
 
 
-def shown_in_part(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def shown_in_part(given: Mapping[str, Any]) -> list[JSONObject]:
     """Return the values that people see by default; for a value that is too large, its size and its digest."""
-    found: list[dict[str, Any]] = []
+    found: list[JSONObject] = []
     left = SHOWN_MOST
     for label, value in given.items():
         one = _plain(cut(label, _LONGEST_LABEL), value)
@@ -165,7 +165,7 @@ def shown_in_part(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found[:_MOST_VALUES]
 
 
-def shown_with_edit(shown: Sequence[Mapping[str, Any]], edit: Any) -> list[dict[str, Any]]:
+def shown_with_edit(shown: Sequence[Mapping[str, Any]], edit: Any) -> list[JSONObject]:
     """Return the values that people see after one of them has edited the editable value."""
     return [{**one, "value": edit} if "edit" in one else dict(one) for one in shown]
 
@@ -176,7 +176,7 @@ def _label(label: Any) -> str:
     return clean_text(label)
 
 
-def _plain(label: str, value: Any) -> dict[str, Any]:
+def _plain(label: str, value: Any) -> JSONObject:
     named = {"label": label} if label else {}
     match value:
         case Markdown() | Table() | Diff() | Editable():
@@ -188,7 +188,7 @@ def _plain(label: str, value: Any) -> dict[str, Any]:
     return {**named, "kind": "json", "value": _json(value, f"the value {label!r}" if label else "its value")}
 
 
-def _picture(image: Image) -> dict[str, Any]:
+def _picture(image: Image) -> JSONObject:
     if image.data is None:
         raise InputError("approval.show: an image needs its data; the content at a URL may change")
     if image.media_type not in _PICTURES:

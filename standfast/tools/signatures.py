@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from standfast.errors import DefinitionError
-from standfast.messages import clean_text, json_problem
+from standfast.messages import JSONObject, clean_text, json_problem
 from standfast.tools.calls import ToolContext
 
 
@@ -116,7 +116,7 @@ def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
     return adapter
 
 
-def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, Any]:
+def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> JSONObject:
     """Return the JSON schema of the values that an adapter reads.
 
     Raises:
@@ -128,7 +128,7 @@ def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, A
         raise DefinitionError(f"{owner}: {what} has no JSON schema: {str(error).splitlines()[0]}") from error
 
 
-def arguments_schema(annotation: Any, adapter: TypeAdapter[Any], owner: str) -> dict[str, Any]:
+def arguments_schema(annotation: Any, adapter: TypeAdapter[Any], owner: str) -> JSONObject:
     """Return the JSON schema of a tool's arguments, with the type at the top, as providers require.
 
     Args:
@@ -232,7 +232,7 @@ def _described(annotation: Any, text: str) -> Any:
     return Annotated[annotation, Field(description=text)]
 
 
-def _shown(default: Any) -> dict[str, Any]:
+def _shown(default: Any) -> JSONObject:
     try:
         shown = to_jsonable_python(default)
     except (PydanticSerializationError, ValueError):

@@ -27,6 +27,7 @@ from standfast.errors import (
     ToolDurabilityError,
 )
 from standfast.messages import (
+    JSONObject,
     ToolCall,
     clean_text,
     cut,
@@ -186,7 +187,7 @@ class Tool(Generic[P, R]):
         return TOOL_SECONDS if self.timeout is None else cast(float, self.timeout)
 
     @property
-    def input_schema(self) -> dict[str, Any]:
+    def input_schema(self) -> JSONObject:
         """The JSON schema of the arguments, the caller's own."""
         return copy.deepcopy(self._input_schema)
 
@@ -196,7 +197,7 @@ class Tool(Generic[P, R]):
         return hashlib.blake2b(to_json(self._input_schema), digest_size=8).hexdigest()
 
     @functools.cached_property
-    def _input_schema(self) -> dict[str, Any]:
+    def _input_schema(self) -> JSONObject:
         if self.input is None:
             return {"type": "object", "properties": {}}
         return arguments_schema(self.input, self._arguments, f"Tool '{self.name}'")
@@ -249,7 +250,7 @@ class Tool(Generic[P, R]):
 
     # --- one attempt ---
 
-    def read_arguments(self, arguments: dict[str, Any] | str) -> Any:
+    def read_arguments(self, arguments: JSONObject | str) -> Any:
         """Validate a model's arguments: defaults filled in, values converted, unknown keys dropped.
 
         Raises:
@@ -266,7 +267,7 @@ class Tool(Generic[P, R]):
         except (Exception, SystemExit) as error:  # whatever a user's validator raises
             raise InputError(f'Invalid input for tool "{self.name}": {error_text(error)}') from error
 
-    def normal_arguments(self, arguments: dict[str, Any] | str) -> dict[str, Any]:
+    def normal_arguments(self, arguments: JSONObject | str) -> JSONObject:
         """Return arguments as the handler gets them, as JSON: with defaults, converted, without unknown keys.
 
         An argument whose type hides its value, such as a secret, is unchanged.
@@ -276,12 +277,12 @@ class Tool(Generic[P, R]):
         """
         return self._write_normal(arguments, self.read_arguments(arguments))
 
-    def _write_normal(self, arguments: dict[str, Any] | str, value: Any) -> dict[str, Any]:
+    def _write_normal(self, arguments: JSONObject | str, value: Any) -> JSONObject:
         if self.input is None:
             return {}
         given = read_object(arguments) if isinstance(arguments, str) else arguments
         with contextlib.suppress(Exception):  # whatever a user's serializer raises
-            plain: dict[str, Any] = self._arguments.dump_python(value, mode="json", by_alias=True)
+            plain: JSONObject = self._arguments.dump_python(value, mode="json", by_alias=True)
             kept = {
                 name: item if self._shows(given, name, item, value) else given[name] for name, item in plain.items()
             }
@@ -291,7 +292,7 @@ class Tool(Generic[P, R]):
                 return {name: both[name] for name in {**fields, **kept} if name in both}
         raise InputError(f'Invalid input for tool "{self.name}": these arguments cannot be shown to people unchanged')
 
-    def _shows(self, given: dict[str, Any], name: str, item: Any, value: Any) -> bool:
+    def _shows(self, given: JSONObject, name: str, item: Any, value: Any) -> bool:
         """Whether a written argument is read back as the same value."""
         return json_problem(item) is None and (name not in given or self.read_arguments({**given, name: item}) == value)
 
@@ -315,7 +316,7 @@ class Tool(Generic[P, R]):
 
     async def attempt(
         self,
-        arguments: dict[str, Any] | str,
+        arguments: JSONObject | str,
         context: ToolContext,
         *,
         limit: int,
@@ -342,7 +343,7 @@ class Tool(Generic[P, R]):
                 f'tools={{"{self.name}": handler}} to run().'
             )
 
-        def read_once() -> tuple[Any, dict[str, Any] | None]:
+        def read_once() -> tuple[Any, JSONObject | None]:
             value, is_unasked = self.read_arguments(arguments), self.approval is not None and approved is None
             return value, self._write_normal(arguments, value) if is_unasked else None
 
@@ -381,7 +382,7 @@ class Tool(Generic[P, R]):
             return Failed(text, raised=True)
         return Failed(text, raised=True, retryable=True) if is_safe else Unknown(text)
 
-    def _unapproved(self, normal: dict[str, Any] | None, context: ToolContext, approved: str | None) -> Failed | None:
+    def _unapproved(self, normal: JSONObject | None, context: ToolContext, approved: str | None) -> Failed | None:
         if approved and approved != self.fingerprint:
             return self.not_as_approved()
         call = None if normal is None else ToolCall(id=context.tool_call_id, name=self.name, arguments=normal)
@@ -395,7 +396,7 @@ class Tool(Generic[P, R]):
 
     async def ask_whether_it_happened(
         self,
-        arguments: dict[str, Any] | str,
+        arguments: JSONObject | str,
         context: ToolContext,
         *,
         limit: int,

@@ -26,7 +26,7 @@ from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, StepRes
 from standfast.durations import Duration
 from standfast.errors import InputError, StandfastError
 from standfast.events import Event
-from standfast.messages import Tripped, Usage, check_message_id, explain
+from standfast.messages import JSONObject, Tripped, Usage, check_message_id, explain
 from standfast.pipeline_loop import typed_output
 from standfast.pipelines import Branch, Pipeline, Stage
 from standfast.runtime import outside_decisions
@@ -137,11 +137,11 @@ class RunsInProcess:
         self._store: Waits | None = store if has_waits(store) else None
         self._board = None if self._store is None else WholeBoard(self._store, on_temporal=False)
 
-    async def waiting(self, wanted: WaitFilter, limit: int | None = None) -> list[dict[str, Any]]:
+    async def waiting(self, wanted: WaitFilter, limit: int | None = None) -> list[JSONObject]:
         """Return their waiting items."""
         return [] if self._board is None else await read_waiting(self._board, wanted, limit=limit)
 
-    async def pending(self, address: str) -> list[dict[str, Any]]:
+    async def pending(self, address: str) -> list[JSONObject]:
         """Return the waiting items of one run.
 
         Raises:
@@ -174,7 +174,7 @@ class RunsInProcess:
         await outside_decisions.decide(self._store, address, read)
 
 
-async def ask_all(client: Client, group: str | None, limit: int | None) -> list[dict[str, Any]]:
+async def ask_all(client: Client, group: str | None, limit: int | None) -> list[JSONObject]:
     """Return the waiting items that the runs themselves report.
 
     Args:
@@ -186,7 +186,7 @@ async def ask_all(client: Client, group: str | None, limit: int | None) -> list[
     return [{**item, "workflow_id": run} for run, items in zip(runs, pending, strict=True) for item in items]
 
 
-async def _pending_soon(client: Client, workflow_id: str, few: asyncio.Semaphore) -> list[dict[str, Any]]:
+async def _pending_soon(client: Client, workflow_id: str, few: asyncio.Semaphore) -> list[JSONObject]:
     """Query a run, but not for long: a queue without a worker must not hide the items of others."""
     try:
         async with few:
@@ -219,10 +219,10 @@ class StandfastClient:
 
     def run(self, workflow_id: str, run_id: str | None = None) -> Run:
         """Return the handle of a run, by default the last one of its workflow id."""
-        return self.client.get_workflow_handle(workflow_id, run_id=run_id, result_type=dict[str, Any])
+        return self.client.get_workflow_handle(workflow_id, run_id=run_id, result_type=JSONObject)
 
     @overload
-    async def result(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]: ...
+    async def result(self, workflow_id: str, *, run_id: str | None = None) -> JSONObject: ...
     @overload
     async def result(self, workflow_id: str, of: Agent[T], *, run_id: str | None = None) -> RunResult[T]: ...
     @overload
@@ -249,11 +249,11 @@ class StandfastClient:
                 return pipeline_result(of, ended)
         return ended
 
-    async def status(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]:
+    async def status(self, workflow_id: str, *, run_id: str | None = None) -> JSONObject:
         """Return the progress of a run, its waiting items, and the messages that it could not use."""
         return read_state(await self._query(workflow_id, names.STATUS, run_id))
 
-    async def pending(self, workflow_id: str, *, run_id: str | None = None) -> list[dict[str, Any]]:
+    async def pending(self, workflow_id: str, *, run_id: str | None = None) -> list[JSONObject]:
         """Return the items of a run that wait for a person: kind, name, message, since, deadline.
 
         A user workflow does not have waiting items before it opens its first gate.
@@ -276,7 +276,7 @@ class StandfastClient:
                 raise
             return paused
 
-    async def _on_board(self, run: WorkflowExecution) -> list[dict[str, Any]] | None:
+    async def _on_board(self, run: WorkflowExecution) -> list[JSONObject] | None:
         """Return a run's items on the board; None if it does not write them there itself."""
         if (board := await self.board()) is None:
             return None
@@ -326,7 +326,7 @@ class StandfastClient:
 
     async def waiting(
         self, *, limit: int | None = None, after: str | None = None, **filters: Unpack[WaitingFilters]
-    ) -> list[dict[str, Any]]:
+    ) -> list[JSONObject]:
         """Return the waiting items of the whole namespace, as `pending` does, each with its run.
 
         The item with the next deadline comes first. The items are read from the board in the workers' store, with or
@@ -523,12 +523,12 @@ class StandfastClient:
         self,
         workflow_id: str,
         name: str,
-        data: dict[str, Any],
+        data: JSONObject,
         id: str | None,  # noqa: A002
-        also: dict[str, Any] | None = None,
+        also: JSONObject | None = None,
         *,
         called: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         plain = {key: value for key, value in data.items() if value is not None} | (also or {})
         check_json(plain, called or name)
         check_names(plain, called or name)
@@ -542,7 +542,7 @@ class StandfastClient:
             seconds=None if name == names.EXPORT_UPDATE else self._timeout,
         )
 
-        async def shown() -> AsyncGenerator[dict[str, Any], None]:
+        async def shown() -> AsyncGenerator[JSONObject, None]:
             run = await our_run(self.client, workflow_id)
             with suppress(StandfastError):  # the store is away
                 for item in await self._on_board(run) or ():
@@ -555,7 +555,7 @@ class StandfastClient:
             return await send(self.client, workflow_id, signal, shown)
         on = OnRecord(store=self._store, by=plain.get("by"), id=signal.id)
 
-        async def sent(is_repeated: bool) -> dict[str, Any]:
+        async def sent(is_repeated: bool) -> JSONObject:
             return await send(self.client, workflow_id, replace(signal, is_repeated=is_repeated), shown)
 
         return await do_on_record(self.client, workflow_id, doing, on, sent, is_new=id is None) or {}

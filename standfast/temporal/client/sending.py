@@ -28,6 +28,7 @@ from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, NotConfirmedError, StandfastError
+from standfast.messages import JSONObject
 from standfast.temporal.client.runs.descriptions import our_run, quoted
 from standfast.temporal.client.runs.ended_runs import fate_of_signal, next_run
 from standfast.temporal.wire import names
@@ -54,15 +55,15 @@ class Signal:
 
     name: str
     called: str
-    data: dict[str, Any]
+    data: JSONObject
     id: str
     is_repeated: bool
     seconds: float | None
 
 
 async def send(
-    client: Client, workflow_id: str, signal: Signal, shown: Callable[[], AsyncGenerator[dict[str, Any], None]]
-) -> dict[str, Any]:
+    client: Client, workflow_id: str, signal: Signal, shown: Callable[[], AsyncGenerator[JSONObject, None]]
+) -> JSONObject:
     """Send a signal; return the run's answer when it has accepted it.
 
     Args:
@@ -91,7 +92,7 @@ class _Sending:
         client: Client,
         workflow_id: str,
         signal: Signal,
-        shown: Callable[[], AsyncGenerator[dict[str, Any], None]],
+        shown: Callable[[], AsyncGenerator[JSONObject, None]],
     ) -> None:
         self._client, self._workflow_id, self._given, self._shown = client, workflow_id, signal, shown
         self._asks = [signal.id, use_of(signal.name, signal.data)[1]]
@@ -119,7 +120,7 @@ class _Sending:
             id=self._given.id,
         )
 
-    async def outcome(self) -> dict[str, Any]:
+    async def outcome(self) -> JSONObject:
         """Send the signal, and return its outcome when the run knows it."""
         run = await our_run(self._client, self._workflow_id)
         if self._given.name in _OF_AGENTS and names.PIPELINE_MEMO in run.raw_info.memo.fields:
@@ -157,7 +158,7 @@ class _Sending:
                     return True
         return False
 
-    async def _counted_before(self, outcome: dict[str, Any]) -> dict[str, Any]:
+    async def _counted_before(self, outcome: JSONObject) -> JSONObject:
         """Return the outcome of a decision.
 
         A run may refuse a decision that it already has, from a run that it continues.
@@ -168,7 +169,7 @@ class _Sending:
                 return told if told is not None and "accepted" in told else outcome
         return outcome
 
-    async def _told_before(self) -> dict[str, Any] | None:
+    async def _told_before(self) -> JSONObject | None:
         """Return the outcome of the signal in an earlier run of the session, to which it was first sent.
 
         If that outcome is unavailable, the signal is not sent: the next run may ask something else.
@@ -188,7 +189,7 @@ class _Sending:
             ) from error
         return None
 
-    async def _told_by(self, run_id: str, *, is_cut_off: bool) -> dict[str, Any] | None:
+    async def _told_by(self, run_id: str, *, is_cut_off: bool) -> JSONObject | None:
         """Return the outcome of the signal in an earlier run, if that run has told it."""
         run, fate = self._client.get_workflow_handle(self._workflow_id, run_id=run_id), None
         if is_cut_off:
@@ -196,7 +197,7 @@ class _Sending:
             if fate.is_there and not fate.is_taken:
                 return None  # it would answer as if it had
         try:
-            found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
+            found: JSONObject | None = await run.query(names.OUTCOME, args=self._asks)
         except WorkflowQueryFailedError:  # it belonged to another program
             return None
         except RPCError as error:
@@ -225,7 +226,7 @@ class _Sending:
             else:
                 return
 
-    async def _look(self) -> dict[str, Any] | None:
+    async def _look(self) -> JSONObject | None:
         """Return the outcome of the signal; `{}` or None if the run does not know it yet."""
         try:
             found = await self._ask(QueryRejectCondition.NOT_OPEN)
@@ -234,7 +235,7 @@ class _Sending:
         self._has_arrived = found is not None
         return found
 
-    async def _look_back(self) -> dict[str, Any] | None:
+    async def _look_back(self) -> JSONObject | None:
         """Return the outcome of the signal in a run that is over, or turn to the run that continues it."""
         was_cut_off = (await self._run.describe()).status in _CUT_OFF
         found = await self._ask() if not was_cut_off or await self._has_heard(self._run) else None
@@ -263,11 +264,9 @@ class _Sending:
             id=self._given.id,
         )
 
-    async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
+    async def _ask(self, reject: QueryRejectCondition | None = None) -> JSONObject | None:
         async with time_limit(_ANSWER):
-            found: dict[str, Any] | None = await self._run.query(
-                names.OUTCOME, args=self._asks, reject_condition=reject
-            )
+            found: JSONObject | None = await self._run.query(names.OUTCOME, args=self._asks, reject_condition=reject)
         return found
 
     def _note(self, error: RPCError | WorkflowQueryFailedError) -> None:

@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.agents import Agent, ForeignAgent, adopted
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError
-from standfast.messages import check_message_id, read_images, read_json, with_article
+from standfast.messages import JSONObject, check_message_id, read_images, read_json, with_article
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_restart_options
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
@@ -80,7 +80,7 @@ async def start_agent(
     max_iterations: int | None = None,
     context: Any = None,
     instance_id: str | None = None,
-    checkpoint: Checkpoint | dict[str, Any] | None = None,
+    checkpoint: Checkpoint | JSONObject | None = None,
     task_queue: str = names.TASK_QUEUE,
     if_running: Literal["refuse", "message"] = "refuse",
     on_record: OnRecord | None = None,

@@ -8,6 +8,7 @@ from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
 from standfast.durations import Duration
 from standfast.errors import InputError, SessionAccessDeniedError
+from standfast.messages import JSONObject
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_user
 from standfast.stores.protocol import AgentStore, check_tenant_id
@@ -46,7 +47,7 @@ class UserClient:
         self._who: Owner = (user_id, check_tenant_id(tenant_id))
 
     @overload
-    async def result(self, workflow_id: str) -> dict[str, Any]: ...
+    async def result(self, workflow_id: str) -> JSONObject: ...
     @overload
     async def result(self, workflow_id: str, of: Agent[T]) -> RunResult[T]: ...
     @overload
@@ -55,11 +56,11 @@ class UserClient:
         """Wait for a run's end and return its result."""
         return await self._people.result(workflow_id, of, run_id=await self._check(workflow_id))
 
-    async def status(self, workflow_id: str) -> dict[str, Any]:
+    async def status(self, workflow_id: str) -> JSONObject:
         """Return the progress of a run, its waiting items, and the messages that it could not use."""
         return await self._people.status(workflow_id, run_id=await self._check(workflow_id))
 
-    async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
+    async def pending(self, workflow_id: str) -> list[JSONObject]:
         """Return the items of a run that wait for a person."""
         return await self._people.pending(workflow_id, run_id=await self._check(workflow_id))
 

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any, Generic, Literal, NotRequired, Required, TypedDict, TypeVar, final
 
-from standfast.messages import StopReason
+from standfast.messages import JSONObject, StopReason
 from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.snapshots import BegunState, Surroundings
 from standfast.tools.calls import WrittenOutcome as WrittenOutcome
@@ -31,7 +31,7 @@ class Located(TypedDict, total=False):
 class OpenReference(Located, total=False):
     """A run to be opened, with its `input`; without an input, a search for a worker with an agent, a tool or a step."""
 
-    input: dict[str, Any]
+    input: JSONObject
     agent: str
     tool: str
     path: str
@@ -63,7 +63,7 @@ class RunReference(Located, total=False):
     created: str
     agent_state: BegunState
     say: list[Said]
-    questions: list[dict[str, Any]]
+    questions: list[JSONObject]
 
 
 class ModelReference(RunReference, total=False):
@@ -73,7 +73,7 @@ class ModelReference(RunReference, total=False):
     """
 
     agent: str
-    decided: dict[str, Any]
+    decided: JSONObject
     models: list[str | None]
     notices: list[list[Any]]
     view: int
@@ -107,7 +107,7 @@ class AnsweredReference(RunReference):
 
 class ExportReference(RunReference, total=False):
     iterations: Required[int]
-    usage: dict[str, Any]
+    usage: JSONObject
     at_gate: bool
 
 
@@ -199,7 +199,7 @@ class DecideReference(RecallReference, total=False):
     by: str
     comment: str
     edit: Any
-    remember: dict[str, Any]
+    remember: JSONObject
     standing: str
 
 
@@ -216,7 +216,7 @@ class RefusedReference(TypedDict):
 
 
 class NotifyReference(Located, total=False):
-    item: Required[dict[str, Any]]
+    item: Required[JSONObject]
     reminder: int
 
 
@@ -251,7 +251,7 @@ class OpenedRun(TypedDict, total=False):
     """The facts that steer an agent's run, once it is open, and its initial data."""
 
     session: str
-    facts: dict[str, Any]
+    facts: JSONObject
     again: bool
     key: str
     created: str
@@ -261,7 +261,7 @@ class OpenedRun(TypedDict, total=False):
     unheard: list[Said]
     answered: "AnsweredBefore"
     empty: bool
-    state: dict[str, Any]
+    state: JSONObject
     agent_state: BegunState
 
 
@@ -273,7 +273,7 @@ class AnsweredBefore(TypedDict, total=False):
     size: int
     output: Any
     error: str
-    tripped: dict[str, Any]
+    tripped: JSONObject
 
 
 class Opened(OpenedRun, total=False):
@@ -288,7 +288,7 @@ class Opened(OpenedRun, total=False):
     number: int
     calls: list[list[Any]]
     approved: list[tuple[int, LetThrough]]
-    arguments: dict[str, Any]
+    arguments: JSONObject
     sizes: dict[str, int]
     gates_of: int
     declared: "Declared"
@@ -302,7 +302,7 @@ class Looked(TypedDict):
 class Declared(TypedDict, total=False):
     """Facts that a turn's calls need and that have changed since the start; see `tools_of`."""
 
-    tools: dict[str, dict[str, Any]]
+    tools: dict[str, JSONObject]
     available: list[str]
 
 
@@ -318,7 +318,7 @@ class LastReply(TypedDict, total=False):
     output: Any
     output_error: str
     unfit: str
-    tripped: dict[str, Any]
+    tripped: JSONObject
 
 
 class Asked(LastReply, total=False):
@@ -331,8 +331,8 @@ class Asked(LastReply, total=False):
 
     calls: list[tuple[str, str, int, str]]
     refused: dict[str, str]
-    gates: list[dict[str, Any]]
-    arguments: dict[str, Any]
+    gates: list[JSONObject]
+    arguments: JSONObject
     sizes: dict[str, int]
 
 
@@ -350,8 +350,8 @@ class ModelReply(Asked, total=False):
     usage: Any
     stop_reason: StopReason
     thoughts: str
-    hosted: list[dict[str, Any]]
-    citations: list[dict[str, Any]]
+    hosted: list[JSONObject]
+    citations: list[JSONObject]
     error: str
     declared: Declared
 
@@ -365,12 +365,12 @@ class Finished(TypedDict):
 
 
 class Exported(TypedDict, total=False):
-    checkpoint: dict[str, Any]
+    checkpoint: JSONObject
     error: str
     seq: int
 
 
-AgentEnd = dict[str, Any]
+AgentEnd = JSONObject
 """An `AgentResult`; or `LOST` or `OTHER`, for an agent that is looked for."""
 
 
@@ -387,7 +387,7 @@ class AgentResult(TypedDict):
 class Recalled(TypedDict, total=False):
     """The decisions at a gate, `[decision, time]` each, and whether its call has run, or was answered instead."""
 
-    decisions: list[tuple[dict[str, Any], str]]
+    decisions: list[tuple[JSONObject, str]]
     has_run: bool
     not_run: bool
 
@@ -422,7 +422,7 @@ class StepReference(TypedDict, total=False):
     done: CameTo
     make: Making
     end: Ending
-    known: dict[str, Any]
+    known: JSONObject
     raised: list[str]
 
 
@@ -430,11 +430,11 @@ class OpenedPipeline(Surroundings):
     """The facts that steer a pipeline's run; `done` has the results of the earlier run that it restarts."""
 
     pipeline: str
-    plan: list[dict[str, Any]]
-    gates: dict[str, Any]
-    tools: dict[str, dict[str, Any]]
+    plan: list[JSONObject]
+    gates: JSONObject
+    tools: dict[str, JSONObject]
     again: NotRequired[bool]
-    done: NotRequired[dict[str, Any]]
+    done: NotRequired[JSONObject]
 
 
 class Stepped(TypedDict, total=False):
@@ -443,7 +443,7 @@ class Stepped(TypedDict, total=False):
     kept: str
     failed: tuple[str, str]
     made: Any
-    result: dict[str, Any]
+    result: JSONObject
 
 
 class ShownValue(TypedDict, total=False):
@@ -459,7 +459,7 @@ class Shown(TypedDict, total=False):
 
     shown: list[ShownValue]
     size: int
-    reference: dict[str, Any]
+    reference: JSONObject
 
 
 class AskedAtGate(Shown):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NotRequired, Required, TypedDict
 
-from standfast.messages import person
+from standfast.messages import JSONObject, person
 from standfast.stores.waits import Board, Wait, searchable
 
 _ARGUMENTS = 2_000  # characters that are searched
@@ -15,7 +15,7 @@ _ARGUMENTS = 2_000  # characters that are searched
 class ShownItem(TypedDict):
     """A waiting item, as a workflow shows it; `item` is as `pending` has it."""
 
-    item: dict[str, Any]
+    item: JSONObject
     groups: NotRequired[list[str]]
     requesters: NotRequired[list[str]]
 

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import LONGEST_ID, cut, json_problem, read_images, size_over
+from standfast.messages import LONGEST_ID, JSONObject, cut, json_problem, read_images, size_over
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import (
     LONGEST_NAME,
@@ -129,7 +129,7 @@ class Mailbox:
     unwritten: list[tuple[str, str]] = field(default_factory=list)
     refused: list[dict[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
-    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    outcomes: dict[str, JSONObject] = field(default_factory=dict)
     used: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, name: str, reason: str, at: str) -> None:
@@ -275,9 +275,9 @@ class Mailbox:
         taken, self.messages = self.messages, []
         return taken
 
-    def carried(self) -> dict[str, Any]:
+    def carried(self) -> JSONObject:
         """Return as JSON the state that a run must not lose when it continues as new."""
-        data: dict[str, Any] = {
+        data: JSONObject = {
             "messages": self.messages,
             "answers": [
                 [answer.tool_call_id, answer.text, answer.by, *([answer.sent.id] if answer.sent.id else [])]

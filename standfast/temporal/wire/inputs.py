@@ -7,7 +7,16 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic_core import to_json
 
 from standfast.errors import InputError
-from standfast.messages import Image, Message, check_message_id, check_whole, clean_text, json_problem, read_images
+from standfast.messages import (
+    Image,
+    JSONObject,
+    Message,
+    check_message_id,
+    check_whole,
+    clean_text,
+    json_problem,
+    read_images,
+)
 from standfast.stores.protocol import SESSION_ID, check_session_id, check_tenant_id, session_id_of, session_key_of
 
 Owner = tuple[str | None, str | None]
@@ -48,7 +57,7 @@ def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
         )
 
 
-def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Collection[str] = ()) -> dict[str, Any]:
+def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Collection[str] = ()) -> JSONObject:
     """Read a JSON object of known keys; None represents an absent one.
 
     Args:
@@ -107,7 +116,7 @@ def is_stranger(owner: Owner, who: Owner) -> bool:
     return any(has not in (None, given) for has, given in zip(owner, who, strict=True))
 
 
-Said = str | dict[str, Any]
+Said = str | JSONObject
 """A user's message: text, or `{"text", "images"?, "by"?, "message_id"?, "id"?}`.
 
 `message_id` is its sender's; the store keeps the message under `id` until a run reads it.
@@ -199,14 +208,14 @@ class AgentInput:
     max_iterations: int | None = None
     context: Any = field(default=None, repr=False)  # names of agents that calls run are derived from the shown ones
     instance_id: str | None = None
-    checkpoint: dict[str, Any] | None = None
-    call: dict[str, Any] | None = None
-    step: dict[str, Any] | None = None
+    checkpoint: JSONObject | None = None
+    call: JSONObject | None = None
+    step: JSONObject | None = None
     depth: int | None = None
     max_tokens: int | None = None
     max_answer_tokens: int | None = field(default=None, repr=False)
     asks_caller: bool | None = None
-    carried: dict[str, Any] | None = None
+    carried: JSONObject | None = None
 
     @classmethod
     def read(cls, data: object) -> "AgentInput":
@@ -251,7 +260,7 @@ class AgentInput:
             )
         return named
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         """Return it as JSON, without absent values."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
@@ -274,8 +283,8 @@ class PipelineInput:
     run_key: str | None = None
     user_id: str | None = None
     tenant_id: str | None = None
-    restart: dict[str, Any] | None = None
-    carried: dict[str, Any] | None = None
+    restart: JSONObject | None = None
+    carried: JSONObject | None = None
 
     @classmethod
     def read(cls, data: object) -> "PipelineInput":
@@ -304,7 +313,7 @@ class PipelineInput:
         key = self.run_key or named.removeprefix(f"@{self.tenant_id}/")
         return key if SESSION_ID.fullmatch(key) else None
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         """Return it as JSON, without absent values."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
@@ -315,7 +324,7 @@ def _kinds(given: type) -> dict[str, type]:
     return {name: get_origin(kind) or kind for name, kind in hints.items()}
 
 
-def _check_with_message(given: dict[str, Any]) -> None:
+def _check_with_message(given: JSONObject) -> None:
     if "images" in given and "message" not in given:
         raise InputError("The input: images go with a message")
     if "message_id" in given and "message" not in given:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from standfast.agent_loop import agent_outcome, said_by_agent
-from standfast.messages import Usage, cut, json_problem, size_over
+from standfast.messages import JSONObject, Usage, cut, json_problem, size_over
 from standfast.temporal.wire.inputs import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES
 from standfast.tools import Asked, Failed, Returned, Terminated
 from standfast.tools.calls import WrittenOutcome
@@ -74,14 +74,14 @@ def put_in(found: object) -> WrittenOutcome:
     return {"returned": text}
 
 
-def shown_arguments(arguments: dict[str, Any] | str) -> str:
+def shown_arguments(arguments: JSONObject | str) -> str:
     """Return a call's arguments on one line, cut for a history."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     text = " ".join(text.split())
     return text if len(text) <= PREVIEW else text[:PREVIEW] + "…"
 
 
-def result_usage(result: dict[str, Any]) -> Usage | None:
+def result_usage(result: JSONObject) -> Usage | None:
     """Return the usage of a run, from its result."""
     usage = result.get("usage")
     return None if usage is None else Usage(**usage)

@@ -8,15 +8,16 @@ from typing import Any
 from pydantic_core import to_json
 
 from standfast.agent_loop import GateRule
+from standfast.messages import JSONObject
 from standfast.pipeline_loop import Planned, plan
 from standfast.pipelines import Pipeline, Stage, Step
 from standfast.temporal.wire.snapshots import tool_facts, write_tool_facts
 
 
-def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
+def pipeline_facts(pipeline: Pipeline) -> JSONObject:
     """Return the facts that steer a pipeline's workflow: its plan, and its gates and tools by their place in it."""
-    gates: dict[str, Any] = {}
-    tools: dict[str, Any] = {}
+    gates: JSONObject = {}
+    tools: JSONObject = {}
     for place, step in _steps(pipeline, ""):
         if step.approval is not None:
             gates[place] = GateRule.of(step.approval).plain()
@@ -96,7 +97,7 @@ def _within(stage: Stage, place: str) -> Any:
         yield place, stage
 
 
-def _plain(planned: Planned) -> dict[str, Any]:
+def _plain(planned: Planned) -> JSONObject:
     usual = Planned("", "")
     data = {name: getattr(planned, name) for name in planned.__dataclass_fields__ if name != "steps"}
     found = {name: value for name, value in data.items() if value != getattr(usual, name)}

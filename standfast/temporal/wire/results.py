@@ -28,7 +28,7 @@ from typing import (
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
 from standfast.errors import StandfastError
-from standfast.messages import Usage, json_problem, read_json
+from standfast.messages import JSONObject, Usage, json_problem, read_json
 from standfast.pipeline_loop import MAX_ITEMS
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
@@ -57,7 +57,7 @@ class _ChangedCall(TypedDict):
 
     shown: str
     tool: str
-    facts: dict[str, Any]
+    facts: JSONObject
 
 
 class _Rule(TypedDict, total=False):
@@ -187,7 +187,7 @@ def _is_state(_: object, found: BegunState) -> None:
     read_json(found if isinstance(found, str) else found[1])
 
 
-def _read_opened_pipeline(_: object, found: dict[str, Any]) -> bool:
+def _read_opened_pipeline(_: object, found: JSONObject) -> bool:
     read_gates(found["gates"])
     read_plan(found["plan"])
     for facts in found["tools"].values():
@@ -195,7 +195,7 @@ def _read_opened_pipeline(_: object, found: dict[str, Any]) -> bool:
     return _conforms(found["gates"], dict[str, _Rule])
 
 
-def _read_recalled(_: object, found: dict[str, Any]) -> bool:
+def _read_recalled(_: object, found: JSONObject) -> bool:
     for decision, at in found.get("decisions", ()):
         Decision(**decision)
         if datetime.fromisoformat(at).tzinfo is None:
@@ -215,7 +215,7 @@ def is_result(found: object) -> bool:
     """Whether a value can be the result of an agent that another agent has run."""
     if json_problem(found, RESULT_VALUES) is not None or not _conforms(found, AgentResult):
         return False
-    result = cast(dict[str, Any], found)
+    result = cast(JSONObject, found)
     text = {"complete": "response", "interrupted": "question"}.get(result["status"])
     return (text is None or isinstance(result.get(text), str)) and (
         result.get("usage") is None or _is_usage(result["usage"])
@@ -231,13 +231,13 @@ def _is_usage(found: object) -> bool:
     return True
 
 
-def _is_verdict(_: object, found: dict[str, Any]) -> bool:
+def _is_verdict(_: object, found: JSONObject) -> bool:
     if found["dispatch"] < 1:
         return False
     return found["claimed"] is True if "claimed" in found else found.keys() == {"dispatch"} or is_outcome(found)
 
 
-def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
+def _is_step(reference: Mapping[str, Any], found: JSONObject) -> bool:
     """Whether it repeats the path that was kept: otherwise the run would continue with a result that no store has."""
     if "done" in reference and found.get("kept") != reference["done"]["path"]:
         return False
@@ -292,7 +292,7 @@ def _is_held(gate: Mapping[str, Any], found: ModelReply) -> bool:
     """Whether it is the one gate of an answer without calls, with content for people."""
     shown = found.get("arguments", {}).get(gate["gate"]["name"])
     is_alone = not found.get("calls") and len(found.get("gates", ())) == 1
-    return is_alone and Question(**gate).is_held and _conforms(shown, Shown) and _is_shown(cast(dict[str, Any], shown))
+    return is_alone and Question(**gate).is_held and _conforms(shown, Shown) and _is_shown(cast(JSONObject, shown))
 
 
 def _is_gate(found: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, cast
 from standfast.agent_loop import Finish, LoopState, Settled, handed_over_to
 from standfast.agents import Loop
 from standfast.checkpoints import Question
-from standfast.messages import StopReason, Tripped, Usage, read_usage
+from standfast.messages import JSONObject, StopReason, Tripped, Usage, read_usage
 from standfast.stores.protocol import session_id_of
 from standfast.temporal.wire.activity_types import (
     Declared,
@@ -57,7 +57,7 @@ class Reply:
         return cls(reply.get("text", ""), calls or None, usage, reply.get("stop_reason"), tripped)
 
 
-def write_tripped(tripped: Tripped) -> dict[str, Any]:
+def write_tripped(tripped: Tripped) -> JSONObject:
     """Return the guardrail that has ended a run as JSON."""
     return {"guardrail": tripped.guardrail, "reason": tripped.reason, "metadata": dict(tripped.metadata)}
 
@@ -84,7 +84,7 @@ _PLAIN = (
 FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 
 
-def write_state(state: RunLoop) -> dict[str, Any]:
+def write_state(state: RunLoop) -> JSONObject:
     """Return a state as JSON, without the facts and the fields that equal a new state's."""
     data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(FRESH, name)}
     if state.open_calls:
@@ -104,7 +104,7 @@ def write_state(state: RunLoop) -> dict[str, Any]:
     return data
 
 
-def _write_end(ended: Finish) -> dict[str, Any]:
+def _write_end(ended: Finish) -> JSONObject:
     plain = {"status": ended.status, "response": ended.response, "raises": ended.raises}
     return plain if ended.tripped is None else {**plain, "tripped": write_tripped(ended.tripped)}
 
@@ -175,7 +175,7 @@ class Turn:
     dispatches: dict[int, int] = field(default_factory=dict)
     spent: Usage | None = None
     spent_by: dict[str, Usage] = field(default_factory=dict)
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: JSONObject = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     approved: dict[int, LetThrough] = field(default_factory=dict)
     path: str = ""
@@ -226,7 +226,7 @@ class Progress:
     named: str | None = None
     down: Down | None = None
     since: datetime | None = None
-    resolved: list[dict[str, Any]] = field(default_factory=list)
+    resolved: list[JSONObject] = field(default_factory=list)
     unknown: dict[str, Call] = field(default_factory=dict)
     kept_by: str | None = None
     session: str = field(init=False)
@@ -289,7 +289,7 @@ class Progress:
         self.seq = seq
         self.turn.written()
 
-    def carried(self, state: RunLoop) -> dict[str, Any]:
+    def carried(self, state: RunLoop) -> JSONObject:
         """Return it as JSON, without absent values."""
         turn = self.turn
         data = {
@@ -319,7 +319,7 @@ class Progress:
         return {name: value for name, value in data.items() if value not in (None, [], {})}
 
     @classmethod
-    def read(cls, data: dict[str, Any]) -> "Progress":
+    def read(cls, data: JSONObject) -> "Progress":
         """Read the value that `carried` returned, except the loop's state."""
         number, seq, part = data["turn"]
         calls = {call.id: call for call in read_calls(data.get("calls", ()))}

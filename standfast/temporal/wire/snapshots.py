@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
 from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
+from standfast.messages import JSONObject
 from standfast.tools import RetryPolicy, Tool
 
 GRACE = 5.0  # seconds of a tool attempt that are reserved for recording its handler's outcome
@@ -149,11 +150,11 @@ class Facts:
         return self.speakers[agent][0] if agent in self.speakers else self.model
 
 
-def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings: Surroundings) -> dict[str, Any]:
+def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings: Surroundings) -> JSONObject:
     """Return an agent's facts as JSON, without default values."""
     speakers = agent.speakers.values() or (agent,)
     agents = {item.name for one in speakers for item in one.tools if isinstance(item, Agent)}
-    facts: dict[str, Any] = {
+    facts: JSONObject = {
         "loop": _write_loop(agent),
         "tools": {name: write_tool_facts(tool_facts(tool, name in agents)) for name, tool in tools.items()},
     }
@@ -174,7 +175,7 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings:
     return facts
 
 
-def _write_loop(agent: Agent) -> dict[str, Any]:
+def _write_loop(agent: Agent) -> JSONObject:
     given, loop = agent.loop, _changed(_USUAL_LOOP, agent.loop)
     loop.pop("context_compression", None)
     loop.pop("on_model_outage", None)
@@ -191,12 +192,12 @@ def _write_loop(agent: Agent) -> dict[str, Any]:
     return loop
 
 
-def _models_of(agent: Agent) -> dict[str, Any]:
-    models: dict[str, Any] = {"model": agent.model, "fallbacks": list(agent.fallback_models)}
+def _models_of(agent: Agent) -> JSONObject:
+    models: JSONObject = {"model": agent.model, "fallbacks": list(agent.fallback_models)}
     return {name: value for name, value in models.items() if value}
 
 
-def write_tool_facts(facts: ToolFacts) -> dict[str, Any]:
+def write_tool_facts(facts: ToolFacts) -> JSONObject:
     """Return a tool's facts as JSON, without default values."""
     return _changed(ToolFacts(), facts)
 
@@ -249,7 +250,7 @@ def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
     )
 
 
-def _changed(usual: Any, value: Any) -> dict[str, Any]:
+def _changed(usual: Any, value: Any) -> JSONObject:
     return {
         name: getattr(value, name)
         for name in usual.__dataclass_fields__

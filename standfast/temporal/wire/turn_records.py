@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from standfast.agent_loop import Gate, value_digest
 from standfast.checkpoints import Question
-from standfast.messages import Message, Record, ToolCall
+from standfast.messages import JSONObject, Message, Record, ToolCall
 from standfast.stores.kept_values import read_kept
 from standfast.temporal.wire.activity_types import LetThrough
 from standfast.temporal.wire.outcomes import shown_arguments
@@ -125,7 +125,7 @@ def with_edit_of(who: LetThrough, gate: Gate, reference: Mapping[str, Any]) -> L
     return {**edited, "editor": gate.editor or "", "shown": shown_arguments(reference["shown"])}
 
 
-def edit_reference(arguments: Any) -> dict[str, Any]:
+def edit_reference(arguments: Any) -> JSONObject:
     """Return a history's reference to edited arguments; the store has the arguments.
 
     People see its contents: the arguments, or the beginning of large ones and their `size`.
@@ -151,6 +151,6 @@ def held_in(record: TurnRecord, gate: Mapping[str, Any]) -> Question:
     return question.with_gate(**gate)
 
 
-def gate_of(record: TurnRecord, call_id: str) -> dict[str, Any] | None:
+def gate_of(record: TurnRecord, call_id: str) -> JSONObject | None:
     """Return the gate of a call as it was opened, or None if it had none."""
     return next((question.gate for question in record.gates if question.tool_call_id == call_id), None)

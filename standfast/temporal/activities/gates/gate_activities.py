@@ -25,7 +25,7 @@ from standfast.agent_loop import (
 )
 from standfast.agents import Agent, AgentContext
 from standfast.errors import InputError
-from standfast.messages import ToolCall, Tripped, error_text, json_problem
+from standfast.messages import JSONObject, ToolCall, Tripped, error_text, json_problem
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
 from standfast.runtime.call_ledger import NOT_RUN, last_entry
@@ -66,7 +66,7 @@ class GateActivities:
     async def decide(self, reference: DecideReference) -> str | None:
         """Record a decision; return the reason why it does not count, or None."""
         with Guard(self._host, beats="edit" in reference):  # guardrails check an edit, which takes time
-            given: dict[str, Any] = {name: value for name, value in reference.items() if name != "receipt"}
+            given: JSONObject = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
             await self._check_store(run)
             info, kept = activity.info(), Kept(run, self._host.store)
@@ -197,7 +197,7 @@ class GateActivities:
         Args:
             proposed: the digest of the edit that the decision is about, if any.
         """
-        gate: dict[str, Any] | None = None
+        gate: JSONObject | None = None
         if call is not None:
             record = await self._host.records.load_record(run, call[0])
             asked = record.calls[call[1]]

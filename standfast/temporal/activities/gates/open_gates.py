@@ -20,7 +20,7 @@ from standfast.agent_loop import (
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
-from standfast.messages import Message, ToolCall, Tripped, read_json
+from standfast.messages import JSONObject, Message, ToolCall, Tripped, read_json
 from standfast.runtime.dependencies import kept_context
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
@@ -84,7 +84,7 @@ def asked_of(gates: Sequence[Question], run: str, turn: int) -> Asked:
     Cut arguments come with the size of the whole; see `load_arguments`. A gate that does not hold a call has the shown
     content instead; see `load_shown`.
     """
-    shown: dict[str, Any] = {}
+    shown: JSONObject = {}
     asked, sizes, left = [], {}, INLINE_BYTES
     for gate in _with_few_schemas(gates):
         rule = dict(gate.gate or {})

@@ -21,6 +21,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StandfastError
+from standfast.messages import JSONObject
 from standfast.notices.chat_bots import Bot, Place
 from standfast.notices.chat_messages import Mark, counted, outcome, passed_on, progress
 from standfast.runtime.tasks import repeating
@@ -195,16 +196,16 @@ class PostedMessages:
         await self._store.save_reply(_said(run, number), _CLOSED, "said")
         return True
 
-    async def _waiting(self, client: Client, mark: Mark) -> dict[str, Any] | None:
+    async def _waiting(self, client: Client, mark: Mark) -> JSONObject | None:
         """Return the item of a message, if the board shows it."""
         return next((item for item in await self._items(client, mark) if mark.is_for(item)), None)
 
-    async def _edited(self, client: Client, mark: Mark) -> dict[str, Any] | None:
+    async def _edited(self, client: Client, mark: Mark) -> JSONObject | None:
         """Return the current item of a gate, if it was edited after a message was posted."""
         items = [one for one in await self._items(client, mark) if one["name"] == mark.gate and "edited_by" in one]
         return next((item for item in items if item["digest"] != mark.digest), None)
 
-    async def _items(self, client: Client, mark: Mark) -> list[dict[str, Any]]:
+    async def _items(self, client: Client, mark: Mark) -> list[JSONObject]:
         assert has_waits(self._store)
         wanted = WaitFilter(namespace=client.namespace, workflow_id=mark.workflow_id, kind="approval")
         return [json.loads(one.wait.item) for one in await self._store.waits(wanted)]

@@ -21,6 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from standfast.errors import DefinitionError, StandfastError
 from standfast.extras import MissingExtraError, install
+from standfast.messages import JSONObject
 from standfast.notices.approval_links import ApprovalLinks
 from standfast.notices.chat_bots import Bot, Place, SlackBot, TeamsBot
 from standfast.notices.chat_messages import head
@@ -304,7 +305,7 @@ def _delay(error: ApplicationError) -> tuple[bool, timedelta]:
     return error.non_retryable, error.next_retry_delay or timedelta()
 
 
-def _written(webhook: Webhook, data: Mapping[str, Any], at: int) -> dict[str, Any]:
+def _written(webhook: Webhook, data: Mapping[str, Any], at: int) -> JSONObject:
     link, links = webhook.link_to(data["workflow_id"], data["run_id"]), webhook.approval_links
     decide = None if links is None or data["kind"] != "approval" else links.to(data["workflow_id"], data)
     if webhook.slack_buttons is not None and data["kind"] == "approval":

@@ -16,7 +16,7 @@ from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
 from standfast.events import AnswerDelta
-from standfast.messages import Message, cut, read_json, size_over, unfenced
+from standfast.messages import JSONObject, Message, cut, read_json, size_over, unfenced
 from standfast.runtime.tasks import retry_write
 from standfast.runtime.users_functions import output_problem
 from standfast.stores.kept_values import read_kept
@@ -341,7 +341,7 @@ def _told_beside(reference: ModelReference, transcript: Transcript, record: Turn
 
 def _beside_text(message: Message) -> ModelReply:
     """Return what people see of an answer besides its text and calls, as far as a history should have it."""
-    found: dict[str, Any] = {}
+    found: JSONObject = {}
     if message.reasoning is not None and (thoughts := message.reasoning.text):
         found["thoughts"] = thoughts if len(thoughts) <= THOUGHTS else thoughts[:THOUGHTS] + "…"
     for name, records in (("hosted", message.hosted), ("citations", message.citations)):

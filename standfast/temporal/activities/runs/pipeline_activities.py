@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError
-from standfast.messages import Message, ToolCall, cut, error_text
+from standfast.messages import JSONObject, Message, ToolCall, cut, error_text
 from standfast.pipeline_loop import REJECTED, Done, Evaluate, Evaluations, PipelineState, RunStep
 from standfast.pipeline_loop.evaluations import tool_result
 from standfast.pipelines import Pipeline, Step
@@ -311,7 +311,7 @@ class Work:
 
     # --- the end ---
 
-    async def result(self, done: Sequence[str], failed: Sequence[str] = ()) -> dict[str, Any]:
+    async def result(self, done: Sequence[str], failed: Sequence[str] = ()) -> JSONObject:
         """Return the result of the run: the results of its finished steps.
 
         Args:

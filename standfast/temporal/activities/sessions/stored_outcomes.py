@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import last_answer, not_started
 from standfast.agents import Agent
 from standfast.checkpoints import Question
-from standfast.messages import Message, ToolCall
+from standfast.messages import JSONObject, Message, ToolCall
 from standfast.runtime.call_ledger import last_entry, read_result
 from standfast.stores.protocol import DurableStore, LedgerEntry, Session
 from standfast.temporal.activities.worker.agent_host import AgentHost
@@ -220,7 +220,7 @@ def called_tools(
 
 
 async def called_before(
-    host: AgentHost, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
+    host: AgentHost, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: JSONObject
 ) -> dict[str, CalledTool]:
     """Return the records of tools that an earlier run has called: its own records, or stricter ones."""
     called, _ = called_tools(host, agent, calls)

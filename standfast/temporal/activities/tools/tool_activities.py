@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, Wo
 from standfast.agent_loop import ToolState, agent_failure, cancelled, cancelled_itself, verify_cut_off, with_edit
 from standfast.agents import Agent, AgentContext
 from standfast.errors import StandfastError
-from standfast.messages import ToolCall, Usage, read_json
+from standfast.messages import JSONObject, ToolCall, Usage, read_json
 from standfast.runtime.call_ledger import (
     CONTRADICTED,
     hash_of,
@@ -199,7 +199,7 @@ class Invocations:
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)
 
 
-async def _result(client: Client, agent: str, handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:
+async def _result(client: Client, agent: str, handle: WorkflowHandle[Any, Any]) -> JSONObject:
     try:
         return await end_of(client, handle.id)
     except WorkflowFailureError as error:

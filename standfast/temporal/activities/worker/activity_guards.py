@@ -26,7 +26,7 @@ from standfast.errors import (
     StoreError,
 )
 from standfast.llm.provider_errors import may_pass
-from standfast.messages import cut, error_text
+from standfast.messages import JSONObject, cut, error_text
 from standfast.runtime.tasks import retry_write
 from standfast.runtime.users_functions import call_users
 from standfast.temporal.activities.worker.agent_host import TRIES, AgentHost
@@ -115,10 +115,10 @@ def _write(name: str, reference: Mapping[str, Any], begun: float, outcome: str, 
     )
 
 
-def _fields(name: str, reference: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _fields(name: str, reference: Mapping[str, Any], what: str) -> JSONObject:
     info = activity.info()
     kind, run = info.workflow_type or "", info.workflow_id or ""
-    found: dict[str, Any] = {"run": run, "run_id": info.workflow_run_id or ""}
+    found: JSONObject = {"run": run, "run_id": info.workflow_run_id or ""}
     if session := reference.get("session") or names.session_of(kind, run):
         found["session"] = session
     found |= {key: reference[key] for key in ("turn", "path", "gate") if key in reference}
@@ -302,7 +302,7 @@ def json_activity(name: str) -> Callable[[CallableT], CallableT]:
     """
 
     def define(function: CallableT) -> CallableT:
-        function.__annotations__ = dict.fromkeys(function.__annotations__, dict[str, Any])
+        function.__annotations__ = dict.fromkeys(function.__annotations__, JSONObject)
 
         @functools.wraps(function)
         async def run(*arguments: Any) -> Any:

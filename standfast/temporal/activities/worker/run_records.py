@@ -9,6 +9,7 @@ from temporalio import activity
 
 from standfast.agents import Agent
 from standfast.errors import SessionConflictError, SessionStoreError, StoreBehindError
+from standfast.messages import JSONObject
 from standfast.runtime.restored_stores import begin_epoch, current_epoch
 from standfast.stores.deletion import DELETED, NotedRun
 from standfast.stores.kept_values import read_kept_object
@@ -198,7 +199,7 @@ class RunRecords:
             known = read_record(run, turn, await self.load_kept(run, turn))
         return known
 
-    async def load_opened(self, run: str) -> dict[str, Any]:
+    async def load_opened(self, run: str) -> JSONObject:
         """Return the facts that steer a run, as recorded when the run was opened."""
         opened = read_kept_object("what steers this run", await self.check_run(run))
         self.note_context(run, opened)

@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError, StandfastError
-from standfast.messages import person
+from standfast.messages import JSONObject, person
 from standfast.runtime.outside_decisions import show_again
 from standfast.runtime.stored_gates import IN_PROCESS
 from standfast.runtime.tasks import repeating
@@ -171,7 +171,7 @@ def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
 
 async def read_waiting(
     board: WaitingItems, wanted: WaitFilter, *, after: str | None = None, limit: int | None = None
-) -> list[dict[str, Any]]:
+) -> list[JSONObject]:
     """Return items as `pending` does, each with its run, and with its `place`, after which the next page begins."""
     place = None if after is None else read_place(after)
     return [board_item(one) for one in await board.waits(wanted, after=place, limit=limit)]
@@ -190,7 +190,7 @@ async def read_run(board: Waits, namespace: str, workflow_id: str, first_run_id:
     return [item for one in shown for item in read_items([json.loads(one.wait.item)])]
 
 
-def board_item(shown: ShownWait) -> dict[str, Any]:
+def board_item(shown: ShownWait) -> JSONObject:
     """Return an item as `read_waiting` does."""
     board, (item, *_) = shown.board, read_items([json.loads(shown.wait.item)])
     more = {
@@ -395,7 +395,7 @@ async def _ask(
     await store.show_waits(now, [wait_of(one, key_of(one), now) for one in shown])
 
 
-async def _pending(client: Client, store: Waits, run: WorkflowExecution) -> list[dict[str, Any]]:
+async def _pending(client: Client, store: Waits, run: WorkflowExecution) -> list[JSONObject]:
     """Return the waiting items of a run; none if it has another store, to which its task queue belonged before."""
     handle = client.get_workflow_handle(run.id, run_id=run.run_id)
     if not was_started_by_us(run):
@@ -409,7 +409,7 @@ async def _pending(client: Client, store: Waits, run: WorkflowExecution) -> list
     return items if is_opening else []
 
 
-def _readable(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _readable(items: list[JSONObject]) -> list[JSONObject]:
     return [item for item in items if item["kind"] != "unreadable"]
 
 

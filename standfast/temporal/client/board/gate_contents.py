@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from standfast.agent_loop import Gate, digest_of, edited_call_digest, edited_digest, value_digest
 from standfast.errors import InputError, StoreError
-from standfast.messages import read_json
+from standfast.messages import JSONObject, read_json
 from standfast.runtime import outside_decisions
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Ledger
@@ -56,7 +56,7 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
     return arguments
 
 
-async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[JSONObject]:
     """Return the full contents of a pipeline's gate, or of a guardrail's stop, which its `digest` covers.
 
     If they are over 16 KB, the `shown` of an item of `pending` (or of a run's `status`) has only the sizes of its
@@ -94,7 +94,7 @@ async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, A
     return list(asked["shown"]) if edit is None else shown_with_edit(asked["shown"], edit)
 
 
-async def _load_stopped(store: Ledger, item: Mapping[str, Any], run: str, turn: int, name: str) -> list[dict[str, Any]]:
+async def _load_stopped(store: Ledger, item: Mapping[str, Any], run: str, turn: int, name: str) -> list[JSONObject]:
     kept = await store.load_reply(run, turn)
     gate = None if kept is None else gate_of(read_record(run, turn, kept), name)
     if gate is None:
@@ -103,7 +103,7 @@ async def _load_stopped(store: Ledger, item: Mapping[str, Any], run: str, turn: 
     return list(gate["arguments"])
 
 
-async def load_item(store: Ledger, item: Mapping[str, Any]) -> dict[str, Any]:
+async def load_item(store: Ledger, item: Mapping[str, Any]) -> JSONObject:
     """Return an item of `pending` with its full contents; see `load_arguments` and `load_shown`."""
     if not is_cut(item):
         return dict(item)

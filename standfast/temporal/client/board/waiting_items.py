@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from standfast.errors import InputError
-from standfast.messages import explain, with_article
+from standfast.messages import JSONObject, explain, with_article
 from standfast.temporal.wire.inputs import CHECKPOINT_BYTES, INLINE_BYTES, ITEM_NAME, check_json
 from standfast.tools import Scope, read_shown
 
@@ -50,12 +50,12 @@ class Item(BaseModel):
     approvers: _Names | None = None
     tool: _Name | None = None
     arguments: Any = None
-    edit: dict[str, Any] | None = None
+    edit: JSONObject | None = None
     quorum: Annotated[int, Field(ge=1, le=_PEOPLE)] | None = None
     approved_by: _Names | None = None
     size: Annotated[int, Field(ge=0)] | None = None
-    reference: dict[str, Any] | None = None
-    shown: Annotated[list[dict[str, Any]], AfterValidator(read_shown)] | None = None
+    reference: JSONObject | None = None
+    shown: Annotated[list[JSONObject], AfterValidator(read_shown)] | None = None
     retry_at: _Time | None = None
     retry_every: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     can_skip: bool | None = None
@@ -117,12 +117,12 @@ class _Result(BaseModel):
     iterations: int | None = None
     usage: _Usage | None = None
     response: str | None = None
-    outputs: dict[str, Any] | None = None
+    outputs: JSONObject | None = None
     error: str | None = None
     failed_step: _Name | None = None
 
 
-def read_items(found: object) -> list[dict[str, Any]]:
+def read_items(found: object) -> list[JSONObject]:
     """Return the waiting items from a run's answer; all unreadable parts are one item of kind "unreadable"."""
     if not isinstance(found, list):
         return [unreadable(f"it is {with_article(type(found).__name__)}, not a list")]
@@ -140,12 +140,12 @@ def read_items(found: object) -> list[dict[str, Any]]:
     return [*items, *([unreadable(odd[0])] if odd else [])]
 
 
-def unreadable(why: str) -> dict[str, Any]:
+def unreadable(why: str) -> JSONObject:
     """Return the item that represents all unreadable parts of a run's answer."""
     return {"kind": "unreadable", "name": "", "message": f"the waiting items of this run cannot be read: {why[:500]}"}
 
 
-def read_state(found: object) -> dict[str, Any]:
+def read_state(found: object) -> JSONObject:
     """Return a run's report about itself, with its waiting items as `read_items` returns them.
 
     Raises:
@@ -160,7 +160,7 @@ def read_state(found: object) -> dict[str, Any]:
     return {**state, "waiting": read_items(state.get("waiting", []))}
 
 
-def read_result(found: object) -> dict[str, Any]:
+def read_result(found: object) -> JSONObject:
     """Return the result of a standfast run, or nothing for other workflows, which may return any value."""
     try:
         check_json(found, "result", _BYTES)

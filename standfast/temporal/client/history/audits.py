@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 
 from standfast.agent_loop import Gate, edited_call_digest, edited_digest, value_digest
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError, StandfastError, StoreError
-from standfast.messages import How, Record, changed_lines, changed_parts, cut, difference_in_words, visible
+from standfast.messages import How, JSONObject, Record, changed_lines, changed_parts, cut, difference_in_words, visible
 from standfast.stores.protocol import Act, ActOutcome, AgentStore, DecisionRecord, Ledger, has_ledger
 from standfast.temporal.client.runs.descriptions import described, our_run, quoted
 from standfast.temporal.client.runs.owners import Run
@@ -280,7 +280,7 @@ async def start_on_record(
         return await _start_once(client, workflow_id, on.id, start)
     row = await _begun(on.store, [workflow_id], Doing("start", comment=message), on)
     if row.is_done:
-        return client.get_workflow_handle(workflow_id, result_type=dict[str, Any])
+        return client.get_workflow_handle(workflow_id, result_type=JSONObject)
     try:
         run = await _start_once(client, workflow_id, on.id, start, is_repeated=row.is_repeated)
     except SessionConflictError as error:
@@ -322,7 +322,7 @@ async def _started(client: Client, workflow_id: str, act_id: str) -> Run | None:
         for run in [last, *[one async for one in earlier]]:
             if await run.memo_value(names.START_MEMO, default=None) == act_id:
                 first = run.raw_info.first_run_id or run.run_id
-                return client.get_workflow_handle(workflow_id, run_id=first, result_type=dict[str, Any])
+                return client.get_workflow_handle(workflow_id, run_id=first, result_type=JSONObject)
     return None
 
 

@@ -19,6 +19,7 @@ from temporalio.converter import default
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError
+from standfast.messages import JSONObject
 from standfast.temporal.client.runs.descriptions import failure_text, our_run, quoted
 from standfast.temporal.wire import names
 from standfast.time_limits import time_limit
@@ -149,7 +150,7 @@ async def entries(client: Client, workflow_id: str, run_id: str, *, follow: bool
 async def _entry(client: Client, run_id: str, event: HistoryEvent) -> Entry:
     kind = _FIELDS[event.event_type]
     attributes = getattr(event, f"{kind}_event_attributes")
-    found: dict[str, Any] = {"number": event.event_id, "kind": kind, "at": event.event_time.ToDatetime(tzinfo=UTC)}
+    found: JSONObject = {"number": event.event_id, "kind": kind, "at": event.event_time.ToDatetime(tzinfo=UTC)}
     if kind.startswith("activity_task_") and kind != "activity_task_scheduled":
         found["of"] = attributes.scheduled_event_id
     elif kind == "timer_fired":
@@ -168,7 +169,7 @@ async def _entry(client: Client, run_id: str, event: HistoryEvent) -> Entry:
     return Entry(**found)
 
 
-async def _particulars(client: Client, kind: str, attributes: Any, run_id: str) -> dict[str, Any]:
+async def _particulars(client: Client, kind: str, attributes: Any, run_id: str) -> JSONObject:
     """Return the fields that only one kind of event has."""
     match kind:
         case "workflow_execution_started":
@@ -193,7 +194,7 @@ async def _particulars(client: Client, kind: str, attributes: Any, run_id: str) 
             return await _of_work(client, kind, attributes)
 
 
-async def _of_work(client: Client, kind: str, attributes: Any) -> dict[str, Any]:
+async def _of_work(client: Client, kind: str, attributes: Any) -> JSONObject:
     match kind:
         case "upsert_workflow_search_attributes":
             fields = attributes.search_attributes.indexed_fields

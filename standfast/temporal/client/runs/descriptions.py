@@ -27,7 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.checkpoints import EndStatus
 from standfast.errors import InputError, StandfastError, did_you_mean
-from standfast.messages import error_text
+from standfast.messages import JSONObject, error_text
 from standfast.temporal.client.board.waiting_items import read_items, read_state
 from standfast.temporal.wire import names
 from standfast.time_limits import time_limit
@@ -59,7 +59,7 @@ def _read_as_running(known: type[WorkflowExecutionStatus], value: object) -> Wor
 setattr(WorkflowExecutionStatus, "_missing_", classmethod(_read_as_running))  # noqa: B010
 
 
-def paused_by_operators(run: WorkflowExecutionDescription) -> list[dict[str, Any]]:
+def paused_by_operators(run: WorkflowExecutionDescription) -> list[JSONObject]:
     """Return items for a run that is paused, and for its activities that are paused or wait in another task queue.
 
     A run's activities all run on its task queue's workers; an activity in another queue was moved there.
@@ -91,7 +91,7 @@ def _by(pause: Any) -> str:
     return f" was paused by {pause.identity or 'an operator'}{reason}"
 
 
-def _item(name: str, what: str, go_on: str, since: Any) -> dict[str, Any]:
+def _item(name: str, what: str, go_on: str, since: Any) -> JSONObject:
     message = f"{what}; to continue it, run: temporal {go_on}"
     return {"kind": "operator", "name": name, "message": message, "since": since.ToDatetime(UTC).isoformat()}
 
@@ -152,7 +152,7 @@ def quoted(value: str) -> str:
     return f"'{escaped}'"
 
 
-def listed(run: WorkflowExecution) -> dict[str, Any]:
+def listed(run: WorkflowExecution) -> JSONObject:
     """Return the server's list entry for a run, as JSON data."""
     attributes = {pair.key.name: pair.value for pair in run.typed_search_attributes}
     ended = run.status is not None and run.status.name != "RUNNING"
@@ -181,7 +181,7 @@ def _time(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="seconds")
 
 
-async def looked_at(client: Client, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
+async def looked_at(client: Client, workflow_id: str, run_id: str | None = None) -> JSONObject:
     """Return all known facts of a run.
 
     These are its list entry, its `state`, and its `result` or `error` if it has ended; also the `failed_step` of a
@@ -209,7 +209,7 @@ async def looked_at(client: Client, workflow_id: str, run_id: str | None = None)
     return seen | {"state": {**state, "waiting": [*state["waiting"], *paused]}}
 
 
-async def _retry(client: Client, pending: Any) -> dict[str, Any]:
+async def _retry(client: Client, pending: Any) -> JSONObject:
     error = await failure_text(client, pending.last_failure)
     retry = {"activity": pending.activity_type.name, "attempt": pending.attempt, "error": error}
     if pending.HasField("next_attempt_schedule_time"):
@@ -316,7 +316,7 @@ async def has_no_gates(client: Client, workflow_id: str) -> bool:
     return False
 
 
-async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | None:
+async def failed_at_once(client: Client, workflow_id: str) -> JSONObject | None:
     """Return a new run, as `looked_at` does, if its first workflow task failed it; None if it continues.
 
     That task reads the input, so an invalid input fails there, some 10 ms after the start. The result of a task is in
@@ -347,7 +347,7 @@ async def cancel_run(client: Client, workflow_id: str, *, by: str | None = None)
     await client.get_workflow_handle(workflow_id).cancel(reason="" if by is None else f"cancelled by {by}")
 
 
-async def _state(client: Client, workflow_id: str, listed_as: str) -> dict[str, Any]:
+async def _state(client: Client, workflow_id: str, listed_as: str) -> JSONObject:
     handle = client.get_workflow_handle(workflow_id)
     try:
         try:
@@ -433,7 +433,7 @@ def _has_died_here(identity: str) -> bool:
     return False
 
 
-async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:
+async def _end(client: Client, workflow_id: str, run_id: str) -> JSONObject:
     try:
         return {"result": await client.get_workflow_handle(workflow_id, run_id=run_id).result()}
     except WorkflowFailureError as error:
@@ -444,7 +444,7 @@ async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-async def watched(client: Client, workflow_id: str) -> AsyncIterator[dict[str, Any]]:
+async def watched(client: Client, workflow_id: str) -> AsyncIterator[JSONObject]:
     """Yield a run whenever it has changed, the last time when it has ended."""
     before: Mapping[str, Any] | None = None
     while True:

@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StandfastError
 from standfast.llm.provider_errors import may_pass
-from standfast.messages import error_text
+from standfast.messages import JSONObject, error_text
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import remembered_id
 from standfast.time_limits import time_limit
@@ -56,7 +56,7 @@ async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
     return latest.run_id if is_reset and latest.raw_info.first_run_id == over.raw_info.first_run_id else None
 
 
-async def end_of(client: Client, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
+async def end_of(client: Client, workflow_id: str, run_id: str | None = None) -> JSONObject:
     """Wait for the result of a run, by default the last one.
 
     A reset ends a run for Temporal, and another run continues it: then this waits for the result of that run.
@@ -67,7 +67,7 @@ async def end_of(client: Client, workflow_id: str, run_id: str | None = None) ->
     run_id = run_id or (await client.get_workflow_handle(workflow_id).describe()).run_id
     while True:
         try:
-            result: dict[str, Any] = await client.get_workflow_handle(workflow_id, run_id=run_id).result()
+            result: JSONObject = await client.get_workflow_handle(workflow_id, run_id=run_id).result()
         except WorkflowFailureError as error:
             if not isinstance(error.cause, TerminatedError):
                 raise

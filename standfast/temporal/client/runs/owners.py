@@ -23,14 +23,14 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
-from standfast.messages import check_same, content_digest, error_text
+from standfast.messages import JSONObject, check_same, content_digest, error_text
 from standfast.temporal.client.runs.descriptions import described, quoted
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import use_of
 from standfast.temporal.wire.inputs import Owner, Said, first_message, is_stranger, message_id_of, user_message
 from standfast.time_limits import time_limit
 
-Run = WorkflowHandle[Any, dict[str, Any]]
+Run = WorkflowHandle[Any, JSONObject]
 _LOOKED_BACK = 100  # runs of a workflow id
 _EARLIER = 3  # runs of a session that are searched for a message
 _TOLD, _PAUSE = 3.0, 0.1  # seconds in which a worker reports the outcome of a message, and between two checks
@@ -42,7 +42,7 @@ async def start_or_say(
     client: Client,
     workflow_id: str,
     session: str,
-    said: dict[str, Any],
+    said: JSONObject,
     who: Owner,
     context: Any = None,
 ) -> Run:
@@ -86,7 +86,7 @@ async def run_that_has(client: Client, workflow_id: str, given: Mapping[str, Any
         if is_stranger((data.get("user_id"), data.get("tenant_id")), who):
             continue
         check_same(user_message(said), content_digest(user_message(before)), user_message(before).by)
-        return client.get_workflow_handle(workflow_id, run_id=first, result_type=dict[str, Any])
+        return client.get_workflow_handle(workflow_id, run_id=first, result_type=JSONObject)
     return None
 
 
@@ -100,7 +100,7 @@ async def run_with_input(client: Client, workflow_id: str, given: Mapping[str, A
     data = await _started_with(client, workflow_id, last.raw_info.first_run_id or last.run_id)
     if any(_canonical(data.get(name)) != _canonical(given.get(name)) for name in ("input", "restart")):
         return None
-    return client.get_workflow_handle(workflow_id, run_id=last.run_id, result_type=dict[str, Any])
+    return client.get_workflow_handle(workflow_id, run_id=last.run_id, result_type=JSONObject)
 
 
 async def check_owner(
@@ -121,7 +121,7 @@ async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owne
     return data.get("user_id"), data.get("tenant_id")
 
 
-async def _started_with(client: Client, workflow_id: str, run_id: str | None) -> dict[str, Any]:
+async def _started_with(client: Client, workflow_id: str, run_id: str | None) -> JSONObject:
     """Return a run's input; `{}` if it lacks standfast input.
 
     Raises:
@@ -167,7 +167,7 @@ async def _was_denied(client: Client, run: WorkflowExecution) -> bool:
 
 
 async def _said(
-    client: Client, workflow_id: str, session: str, said: dict[str, Any], who: Owner, context: Any
+    client: Client, workflow_id: str, session: str, said: JSONObject, who: Owner, context: Any
 ) -> Run | None:
     """Send a message to the run of a session, and return its handle; None if the run is just ending."""
     try:
@@ -196,7 +196,7 @@ async def _said(
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
         return None
-    return WorkflowHandle(client, workflow_id, result_run_id=run.run_id, result_type=dict[str, Any])
+    return WorkflowHandle(client, workflow_id, result_run_id=run.run_id, result_type=JSONObject)
 
 
 async def _refusal(run: WorkflowHandle[Any, Any], sent: Mapping[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, NotConfirmedError, StandfastError
+from standfast.messages import JSONObject
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.runs.descriptions import runs_query
 
@@ -109,7 +110,7 @@ async def resume_each(
     return [outcomes[run] for run in runs]
 
 
-async def _resume(people: StandfastClient, run: str, action: Any, name: str | None, given: dict[str, Any]) -> Resumed:
+async def _resume(people: StandfastClient, run: str, action: Any, name: str | None, given: JSONObject) -> Resumed:
     """Resume a run.
 
     Raises:

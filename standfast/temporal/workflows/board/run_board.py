@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, FailureError
 
+from standfast.messages import JSONObject
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.temporal.wire.boards import ShownItem, ShowReference, Whose, key_of
@@ -218,14 +219,14 @@ class Board:
             return "waiting"
         return "paused" if "paused" in called else "running"
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> JSONObject:
         """Return the fields that `status` shows for every run."""
-        seen: dict[str, Any] = {"waiting": self.pending(), "refused": self._mailbox.refused}
+        seen: JSONObject = {"waiting": self.pending(), "refused": self._mailbox.refused}
         if unheard := [user_message(said).content[:_SHOWN] for said in self._mailbox.messages]:
             seen["unheard"] = unheard
         return seen if self.error is None else {**seen, "error": self.error}
 
-    def pending(self) -> list[dict[str, Any]]:
+    def pending(self) -> list[JSONObject]:
         return within_query((item.plain() for item in self.waiting), self._whose()["run"])
 
     def gates(self) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from temporalio import workflow
 
+from standfast.messages import JSONObject
 from standfast.temporal.wire.boards import Whose
 
 
@@ -52,11 +53,11 @@ class Waiting:
     retry_every: float = 0
     can_skip: bool = False
     size: int | None = None
-    reference: dict[str, Any] | None = None
+    reference: JSONObject | None = None
     requesters: tuple[str, ...] = ()
-    shown: list[dict[str, Any]] | None = None
+    shown: list[JSONObject] | None = None
     then: str | None = None
-    edit: dict[str, Any] | None = None
+    edit: JSONObject | None = None
     remember: str = ""
     edited_by: str | None = None
     changes: str | None = None
@@ -65,8 +66,8 @@ class Waiting:
         """Whether the item is the gate of this name."""
         return self.kind == "approval" and self.name == name
 
-    def plain(self) -> dict[str, Any]:
-        data: dict[str, Any] = {
+    def plain(self) -> JSONObject:
+        data: JSONObject = {
             "kind": self.kind,
             "name": self.name,
             "message": self.message,

@@ -16,7 +16,7 @@ from temporalio.exceptions import (
 )
 
 from standfast.agent_loop import agent_failure
-from standfast.messages import cut
+from standfast.messages import JSONObject, cut
 from standfast.runtime.child_agents import call_digest, depth_problem
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
@@ -99,7 +99,7 @@ async def agent_result(
     asked: str,
     shown: str = "",
     called: str = "",
-) -> dict[str, Any]:
+) -> JSONObject:
     """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt started.
 
     Args:
@@ -134,7 +134,7 @@ async def agent_result(
     return await agent_result(agent, given, running, pauses, **more)
 
 
-async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -> dict[str, Any] | None:
+async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -> JSONObject | None:
     """Return the result of an agent that is already running; None if it was asked something else, or has expired."""
     reference: AttachReference = {"workflow_id": child, "asked": digest}
     failure = ""

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
-from standfast.messages import distinct_people
+from standfast.messages import JSONObject, distinct_people
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import INLINE_BYTES, ITEM_NAME, OWN_GATES_BYTES
 from standfast.temporal.wire.snapshots import WHOLE_GATES, GateSurroundings
@@ -135,7 +135,7 @@ class _WorkflowGates(RunHandlers):
         self._parts.running.note_resets(found.get("was_reset", False))
         return found
 
-    def status(self, *ignored: Any) -> dict[str, Any]:
+    def status(self, *ignored: Any) -> JSONObject:
         return {"status": self._board.status} | self._board.seen()
 
 

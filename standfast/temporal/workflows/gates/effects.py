@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from standfast.messages import cut, error_text
+from standfast.messages import JSONObject, cut, error_text
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AWAITED_BYTES
 from standfast.temporal.workflows.gates.approvals import ask
@@ -105,7 +105,7 @@ class _Names:
             self._taken.discard(name)
 
 
-async def _let_through(name: str, guard: Any, given: dict[str, Any]) -> None:
+async def _let_through(name: str, guard: Any, given: JSONObject) -> None:
     """Wait until people have approved a call.
 
     Raises:

@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 from standfast.agent_loop import Decision, Gate, answered_already, decided_too_late
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import explain
+from standfast.messages import JSONObject, explain
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AtGate, DecideReference, RecallReference
 from standfast.temporal.wire.inbox import EarlyError, LaterError, Sent
@@ -83,7 +83,7 @@ class GateKeeper:
         recalled_with: Callable[[str], AtGate] = lambda gate: {},
         progressed: Callable[[Gate], None] = lambda gate: None,
     ) -> None:
-        self.left: dict[str, dict[str, Any]] = {}  # gates that stay open while the run continues as new
+        self.left: dict[str, JSONObject] = {}  # gates that stay open while the run continues as new
         self.is_leaving = False  # the run is about to continue as new, and only waits at gates
         self._board, self._inbox, self._running, self._workers = parts.board, parts.inbox, parts.running, parts.workers
         self._board.rows.stays = lambda: bool(self.left) and workflow.patched(names.STAYS_SHOWN)
@@ -102,7 +102,7 @@ class GateKeeper:
         """Return the decisions that have not been judged yet, as JSON."""
         return [item.decision.model_dump() for items in self._arrived.values() for item in items]
 
-    def _pending(self, sent_id: str) -> dict[str, Any] | None:
+    def _pending(self, sent_id: str) -> JSONObject | None:
         """Return `{}` for a signal whose decision has not been judged: its outcome is not known yet."""
         waiting = (item.sent for items in self._arrived.values() for item in items if item.sent is not None)
         return {} if sent_id in self._unrecorded or any(one.id == sent_id for one in waiting) else None
@@ -111,7 +111,7 @@ class GateKeeper:
         """Whether a sender waits for the outcome of a decision."""
         return any(item.verdict is not None for items in self._arrived.values() for item in items)
 
-    def carried(self) -> dict[str, Any]:
+    def carried(self) -> JSONObject:
         """Return as JSON what must survive continue-as-new, including decisions whose senders do not wait."""
         arrived = {
             gate: [[item.decision.model_dump(), item.at.isoformat(), item.sent and item.sent.id] for item in items]
@@ -232,7 +232,7 @@ class GateKeeper:
             self._looked.pop(gate.name, None)
             raise
 
-    async def _wait_at(self, gate: Gate, message: str, shown: dict[str, Any]) -> Gate:
+    async def _wait_at(self, gate: Gate, message: str, shown: JSONObject) -> Gate:
         arrived = self._arrived.setdefault(gate.name, deque())
         self.left.pop(gate.name, None)
         self._closed.pop(gate.name, None)  # an earlier call may have had the same id
@@ -361,7 +361,7 @@ class GateKeeper:
             problem = problem or str(error)
         problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._as_kept(decision)))
         given = {name: value for name, value in decision.model_dump().items() if value is not None}
-        reference: dict[str, Any] = {
+        reference: JSONObject = {
             "run": self._journal_key,
             "at": at.isoformat(),
             "refused": problem,
@@ -477,13 +477,13 @@ class CallApprovals:
             await self.leave()
         self._take_passed()
 
-    def _shown(self, gate: Gate) -> dict[str, Any]:
+    def _shown(self, gate: Gate) -> JSONObject:
         """Return what people see besides the message of a gate."""
         turn = self._run.progress.turn
         if gate.holds:
             return dict(turn.arguments.get(gate.name, {}))
         call = turn.calls[gate.name]
-        shown: dict[str, Any] = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
+        shown: JSONObject = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
         shown |= {} if gate.schema is None else {"edit": dict(gate.schema)}
         if call.id in turn.sizes:
             shown["size"] = turn.sizes[call.id]

@@ -17,7 +17,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.errors import InputError
-from standfast.messages import json_problem
+from standfast.messages import JSONObject, json_problem
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ActivityName, FoundT, RefusedReference, SentReference, TakenT
 from standfast.temporal.wire.inbox import EarlyError, LaterError, Mailbox, Sent, remembered_id, split_id, use_of
@@ -50,7 +50,7 @@ class Inbox:
         # to be taken in. The functions in `pending` return the outcome of a signal by its id: `{}` if it is not known
         # yet, None if the part does not have the signal.
         self.parked: list[Callable[[], list[Any]]] = []
-        self.pending: list[Callable[[str], dict[str, Any] | None]] = []
+        self.pending: list[Callable[[str], JSONObject | None]] = []
         self._board, self._running, self._taken = board, running, taken
         self._looking: dict[str, asyncio.Task[None]] = {}  # by the id of a signal that may have been refused before
         self._new: set[str] = set()  # the ids of signals that were not refused
@@ -224,7 +224,7 @@ class Inbox:
         if sent_id is None or name in _SEEN:
             self._board.refuse(name, refused)
 
-    def outcome(self, sent_id: Any, digest: Any) -> dict[str, Any] | None:
+    def outcome(self, sent_id: Any, digest: Any) -> JSONObject | None:
         """Return the outcome of a signal with an id: `{}` if it is not known yet, None if no such signal arrived."""
         if not isinstance(sent_id, str):
             return None
@@ -234,7 +234,7 @@ class Inbox:
         problem = self.mailbox.reused(sent_id, digest) if isinstance(digest, str) else None
         return self._outcome(sent_id) if problem is None else {"refused": problem}
 
-    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
+    def _outcome(self, sent_id: str) -> JSONObject | None:
         if sent_id in self._looking:
             return {"refused": "the run has ended"} if self._board.ended else {}
         found = (outcome for pending in self.pending if (outcome := pending(sent_id)) is not None)

@@ -15,7 +15,7 @@ from standfast.agent_loop import nobody_answered
 from standfast.agents import Loop
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import check_same, content_digest
+from standfast.messages import JSONObject, check_same, content_digest
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AnsweredReference, KeepReference, Kept, Source
 from standfast.temporal.wire.inbox import ANSWER_FIELDS, Answer, EarlyError, Resolve, Sent, split_id
@@ -125,7 +125,7 @@ class Messages:
             message = user_message(said)
             self._seen[message_id] = content_digest(message), message.by
 
-    def _keep_signal(self, said: Said, sent: Sent) -> dict[str, Any]:
+    def _keep_signal(self, said: Said, sent: Sent) -> JSONObject:
         """Take in a message. In an open run, the sender learns that the message counts once it is stored."""
         if self._has(said):
             return {"accepted": True}
@@ -170,7 +170,7 @@ class Messages:
                     self.kept |= set(sent)
                 else:
                     self._given_up |= dict.fromkeys(sent, _CANCELLED)
-                came_to: dict[str, Any] = {"accepted": True} if is_kept else {"refused": _CANCELLED}
+                came_to: JSONObject = {"accepted": True} if is_kept else {"refused": _CANCELLED}
                 for message_id in [one for one in self._senders if one in sent]:
                     self._box.came_of(self._senders.pop(message_id), **came_to)
         finally:
@@ -479,13 +479,13 @@ class Questions:
         loop = Loop() if state is None else state.loop
         return self._box.read_answer(data, questions, loop.max_message_bytes)
 
-    def _keep_answer(self, answer: Answer, sent: Sent) -> dict[str, Any]:
+    def _keep_answer(self, answer: Answer, sent: Sent) -> JSONObject:
         sender = _told_once_written(sent)
         is_late = bool(sent.number) and self._board.overdue(*_ASKING) is not None
         self._box.keep_answer(replace(answer, sent=sender, is_late=is_late))
         return {} if sender.id else {"accepted": True, "tool_call_id": answer.tool_call_id}
 
-    async def _outcome(self, sent: Sent) -> dict[str, Any]:
+    async def _outcome(self, sent: Sent) -> JSONObject:
         """Return the outcome of an update, as soon as its content is stored."""
         outcomes, board = self._box.outcomes, self._board
         await workflow.wait_condition(lambda: bool(outcomes.get(str(sent.id))) or bool(board.ended))
@@ -511,7 +511,7 @@ class Questions:
         data = self._inbox.one("resolve", data, extra, most=AWAITED_BYTES)
         return self._box.read_resolve(data, self._run.progress.unknown)
 
-    def _keep_resolve(self, resolve: Resolve, sent: Sent) -> dict[str, Any]:
+    def _keep_resolve(self, resolve: Resolve, sent: Sent) -> JSONObject:
         sender = _told_once_written(sent)
         self._box.resolves[resolve.tool_call_id] = replace(resolve, sent=sender)
         return {} if sender.id else {"accepted": True, "tool_call_id": resolve.tool_call_id}

@@ -13,7 +13,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.exceptions import TimeoutError as TimedOut
 
-from standfast.messages import cut, error_text
+from standfast.messages import JSONObject, cut, error_text
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import Resume
 from standfast.temporal.wire.snapshots import Surroundings
@@ -120,7 +120,7 @@ def missing(error: FailureError, tool: str | None) -> tuple[str, str]:
     return text_in(error, "name") or str(tool), cause.message
 
 
-def details_of(error: FailureError) -> dict[str, Any]:
+def details_of(error: FailureError) -> JSONObject:
     """Return the details of an activity's error. If an operator failed it by hand, they may be anything."""
     cause = error.cause or error
     details = cause.details if isinstance(cause, ApplicationError) else ()

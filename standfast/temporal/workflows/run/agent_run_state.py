@@ -1,10 +1,11 @@
 """Holds the state that the parts of an agent's run share."""
 
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from temporalio import workflow
 
+from standfast.messages import JSONObject
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Located, RunReference
 from standfast.temporal.wire.boards import Whose
@@ -34,7 +35,7 @@ class RunState:
     is_open: bool = False
     has_asked: bool = False
 
-    def questions(self) -> list[dict[str, Any]]:
+    def questions(self) -> list[JSONObject]:
         return [question.model_dump() for question in self.loop.questions]
 
     def whose(self) -> Whose:
@@ -57,7 +58,7 @@ class RunState:
         """
         progress, given, info = self.progress, self.given, workflow.info()
         turn = progress.turn
-        reference: dict[str, Any] = {"turn": turn.number, "seq": progress.seq, **self.run_reference()}
+        reference: JSONObject = {"turn": turn.number, "seq": progress.seq, **self.run_reference()}
         is_named = names.session_of(info.workflow_type, info.workflow_id) == progress.session
         optional = {
             "session": None if is_named else progress.session,

@@ -24,7 +24,7 @@ from standfast.agent_loop import (
 )
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import Usage
+from standfast.messages import JSONObject, Usage
 from standfast.temporal.wire import activity_types, names
 from standfast.temporal.wire.activity_types import Exported, ExportReference, Finished, FinishReference, RunReference
 from standfast.temporal.wire.inbox import Sent
@@ -79,7 +79,7 @@ class Exports:
     def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
         self._inbox.take("export", data, lambda given, sent_id: self._read(given, extra, sent_id), self._keep)
 
-    async def take_update(self) -> dict[str, Any]:
+    async def take_update(self) -> JSONObject:
         request: Exported = {}
         self.requests.append(request)
         await workflow.wait_condition(lambda: bool(request) or bool(self._board.ended))
@@ -102,7 +102,7 @@ class Exports:
         if len(self._exported) > _EXPORTED:
             del self._exported[next(iter(self._exported))]
 
-    def _pending(self, sent_id: str) -> dict[str, Any] | None:
+    def _pending(self, sent_id: str) -> JSONObject | None:
         """Return the outcome of a signal that requested a checkpoint."""
         request = self._exported.get(sent_id)
         if request is None:
@@ -164,7 +164,7 @@ class Closing:
         self._run.progress.wrote(seq)
         self._box.written()
 
-    async def close(self, finish: Finish, ending: Finish) -> dict[str, Any] | None:
+    async def close(self, finish: Finish, ending: Finish) -> JSONObject | None:
         """End the run and return its result; None if the user has sent another message in the meantime.
 
         Args:
@@ -273,7 +273,7 @@ class AgentRun(RunHandlers):
         parts.inbox.parked.append(self._parked)
         self._mailbox, self._board, self._running = parts.mailbox, parts.board, parts.running
         # Set before any message can arrive: the run's owner, and the items that were open in the previous run.
-        given: dict[str, Any] = data if isinstance(data, dict) else {}
+        given: JSONObject = data if isinstance(data, dict) else {}
         owner = given.get("user_id"), given.get("tenant_id")
         carried = carried_in(data) or {}
         self._calls = Calls(run, parts)
@@ -306,7 +306,7 @@ class AgentRun(RunHandlers):
 
     # --- the run ---
 
-    async def drive(self) -> dict[str, Any]:
+    async def drive(self) -> JSONObject:
         """Run to the end; see `run_to_end`."""
         return await run_to_end(self._main(), self._running, self._board, self._senders_told)
 
@@ -315,7 +315,7 @@ class AgentRun(RunHandlers):
         await self._gates.senders_told()
         await until_told(workflow.all_handlers_finished)
 
-    async def _main(self) -> dict[str, Any]:
+    async def _main(self) -> JSONObject:
         is_continued, is_child = workflow.info().continued_run_id is not None, workflow.info().parent is not None
         self._run.given = read_input(
             AgentInput.read, self._data, self._extra, carried=is_continued, call=is_child, step=is_child
@@ -340,7 +340,7 @@ class AgentRun(RunHandlers):
                 await self._senders_told()
                 return ended
 
-    async def _carry_out(self, action: Action[Call]) -> dict[str, Any] | None:
+    async def _carry_out(self, action: Action[Call]) -> JSONObject | None:
         match action:
             case CallModel():
                 self._continue_as_new_if_due()
@@ -421,7 +421,7 @@ class AgentRun(RunHandlers):
         self._messages.keep()
         self._board.tell()
 
-    async def _answer_again(self, answered: activity_types.AnsweredBefore) -> dict[str, Any]:
+    async def _answer_again(self, answered: activity_types.AnsweredBefore) -> JSONObject:
         """Return the result of a message that was answered before.
 
         A message that arrives in the meantime begins a new run.
@@ -598,7 +598,7 @@ class AgentRun(RunHandlers):
         self._exports.check_update(data, extra)
 
     @workflow.query(name=names.STATUS, description="The run's progress, waiting items and refused messages")
-    def status(self, *ignored: Any) -> dict[str, Any]:
+    def status(self, *ignored: Any) -> JSONObject:
         seen = self._board.seen()
         if not self._run.is_open:
             return {"status": self._board.first_status} | seen

@@ -4,6 +4,7 @@ from typing import Any
 
 from temporalio import workflow
 
+from standfast.messages import JSONObject
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
 from standfast.temporal.workflows.run.run_parts import RunParts
@@ -58,11 +59,11 @@ class RunHandlers:
         self._parts.board.take_called(data)
 
     @workflow.query(name=names.OUTCOME, description="The outcome of a signal with an id; null if none has arrived")
-    def outcome(self, sent: Any = None, digest: Any = None, *ignored: Any) -> dict[str, Any] | None:
+    def outcome(self, sent: Any = None, digest: Any = None, *ignored: Any) -> JSONObject | None:
         return self._parts.inbox.outcome(sent, digest)
 
     @workflow.query(
         name=names.PENDING, description="The items that wait for a person: kind, name, message, since, deadline"
     )
-    def pending(self, *ignored: Any) -> list[dict[str, Any]]:
+    def pending(self, *ignored: Any) -> list[JSONObject]:
         return self._parts.board.pending()

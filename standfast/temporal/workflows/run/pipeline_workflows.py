@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from standfast.agent_loop import Gate, GateRule, LoopState, agent_failure, said_by_agent
 from standfast.agents import Loop
-from standfast.messages import cut
+from standfast.messages import JSONObject, cut
 from standfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState, RunStep, Todo
 from standfast.pipelines.paths import place_of
 from standfast.runtime.child_agents import child_session
@@ -59,7 +59,7 @@ class PipelineRun(RunHandlers):
         self._tasks: dict[str, asyncio.Task[Done]] = {}
         self._is_leaving = False  # nothing more is started, since the run is about to continue as new
         self._made: dict[str, asyncio.Future[Any]] = {}  # the inputs that activities make for the next steps, by key
-        self._result: dict[str, Any] | None = None
+        self._result: JSONObject | None = None
         self._parts = parts = RunParts(
             self._details, self._opening, self._learn, self._whose, asks_groups=True, taken=self._leave_if_long
         )
@@ -76,7 +76,7 @@ class PipelineRun(RunHandlers):
             self._gates.left = dict(carried["gates"])
             self._gates.take_over(carried)
 
-    async def drive(self) -> dict[str, Any]:
+    async def drive(self) -> JSONObject:
         """Run to the end; see `run_to_end`."""
         return await run_to_end(self._main(), self._running, self._board, self._senders_told)
 
@@ -84,7 +84,7 @@ class PipelineRun(RunHandlers):
         await self._gates.senders_told()
         await until_told(workflow.all_handlers_finished)
 
-    async def _main(self) -> dict[str, Any]:
+    async def _main(self) -> JSONObject:
         is_continued = workflow.info().continued_run_id is not None
         self._given = read_input(PipelineInput.read, self._data, self._extra, carried=is_continued)
         self._state = await self._open()
@@ -340,7 +340,7 @@ class PipelineRun(RunHandlers):
 
     # --- the end ---
 
-    async def _end(self, ended: Ended) -> dict[str, Any]:
+    async def _end(self, ended: Ended) -> JSONObject:
         result = self._result
         if result is None:
             failed = [] if ended.failed_step is None else [ended.failed_step]
@@ -369,7 +369,7 @@ class PipelineRun(RunHandlers):
         return pipeline_details(self._done(), list(self._tasks), status, waiting, refused)
 
     @workflow.query(name=names.STATUS, description="The run's progress, waiting items and refused messages")
-    def status(self, *ignored: Any) -> dict[str, Any]:
+    def status(self, *ignored: Any) -> JSONObject:
         if self._state is None:
             return {"status": self._board.first_status} | self._board.seen()
         done = self._done()

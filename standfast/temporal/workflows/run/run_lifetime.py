@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
+from standfast.messages import JSONObject
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.board.run_board import Board
 from standfast.temporal.workflows.run.activity_results import fail, why
@@ -105,15 +106,15 @@ class Running:
 
 
 async def run_to_end(
-    main: Awaitable[dict[str, Any]], running: Running, board: Board, senders_told: Callable[[], Awaitable[None]]
-) -> dict[str, Any]:
+    main: Awaitable[JSONObject], running: Running, board: Board, senders_told: Callable[[], Awaitable[None]]
+) -> JSONObject:
     """Run to the end. A cancel goes to the current work; the run ends when all of that has ended.
 
     Args:
         senders_told: waits until every waiting sender has its outcome.
     """
 
-    async def to_its_end() -> dict[str, Any]:
+    async def to_its_end() -> JSONObject:
         try:
             result = await main
             await board.rows.settled(ending=True)
@@ -155,7 +156,7 @@ async def until_told(condition: Callable[[], bool]) -> None:
             await workflow.wait_condition(condition, timeout=timeout, timeout_summary="until senders are told")
 
 
-def carried_in(data: Any) -> dict[str, Any] | None:
+def carried_in(data: Any) -> JSONObject | None:
     """Return the state carried over by the previous run if this run continues it as new; None otherwise."""
     if workflow.info().continued_run_id is None or not isinstance(data, dict):
         return None

@@ -14,6 +14,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.errors import InputError
+from standfast.messages import JSONObject
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ActivityName, FoundT, OpenReference, Stepped, StepReference, TakenT
 from standfast.temporal.wire.boards import Whose
@@ -170,7 +171,7 @@ class Pauses:
         paused = [item.name for item, _ in self._resumes if not item.can_skip]
         return self._inbox.mailbox.read_resume(data, paused, [item.name for item, _ in self._resumes if item.can_skip])
 
-    def _take(self, resume: Resume, sent: Sent | None = None) -> dict[str, Any]:
+    def _take(self, resume: Resume, sent: Sent | None = None) -> JSONObject:
         """End all pauses that the resume is for: they try again, or give up."""
         late = None if self._board.overdue("pause") is None else sent
         ends = [
@@ -373,7 +374,7 @@ class Workers:
         self._receipts += 1
         return {**reference, "receipt": self._receipts}
 
-    async def _may_repeat(self, activity: str, reference: dict[str, Any], tries: int) -> bool:
+    async def _may_repeat(self, activity: str, reference: JSONObject, tries: int) -> bool:
         """Whether to run an activity again whose result cannot be used.
 
         A result without a receipt comes from an older worker, or from a person who completed the activity by hand. The

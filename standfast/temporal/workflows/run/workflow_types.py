@@ -13,6 +13,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 from standfast.agents import NAME
+from standfast.messages import JSONObject
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.run.agent_workflows import AgentRun
 from standfast.temporal.workflows.run.pipeline_workflows import PipelineRun
@@ -27,7 +28,7 @@ def workflow_type(base: "type[AgentRun] | type[PipelineRun]", name: str) -> type
             base.__init__(self, data, extra)
 
         async def run(self: Any, data: Any = None, *extra: Any) -> dict[str, Any]:
-            found: dict[str, Any] = await self.drive()
+            found: JSONObject = await self.drive()
             return found
 
         run.__qualname__ = f"{name}.run"
@@ -49,7 +50,7 @@ class Unknown:
 class AgentAtFirstSight(AgentRun):
     """A run of an unknown type, without a standfast mark, that looks like an agent's."""
 
-    async def drive(self) -> dict[str, Any]:
+    async def drive(self) -> JSONObject:
         """Run to the end, but leave the run to other workers if its input is a pipeline's."""
         if isinstance(self._data, dict) and "input" in self._data:
             raise RuntimeError(f"This worker has no pipeline '{workflow.info().workflow_type}'")
