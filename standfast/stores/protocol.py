@@ -213,7 +213,7 @@ class DecisionRecord(Record):
 class AgentStore(Protocol):
     """Sessions and their messages. Every method raises `StoreError` when the database refuses.
 
-    The rules of all methods, including which may be repeated, are in docs/durability.md, "A store of your own". In
+    The rules of all methods, including which may be repeated, are in docs/stores.md, "Rules for a custom store". In
     short: of several contradicting writers, one wins and all get the same answer, since the writing statement compares
     the writer's expectation. Clocks do not decide anything. An object may be used from several event loops and threads
     at once. Its first operation opens it, even after `close`. A store has `close` if there is something to close.

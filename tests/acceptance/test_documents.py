@@ -44,10 +44,30 @@ def test_the_first_example_of_the_readme_charges_once_if_it_is_killed_and_starte
     assert runs[1].stdout == runs[2].stdout
 
 
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("document", TEXTS, ids=lambda path: path.name)
-def test_a_link_in_a_document_leads_somewhere(document: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text())
-    assert [link for link in links if "://" not in link and not (document.parent / link).exists()] == []
+def test_a_link_in_a_document_leads_to_a_file_and_a_heading(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", document.read_text())
+    for link, anchor in links:
+        if "://" not in link:
+            target = (document.parent / link).resolve() if link else document
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), (link, anchor)
+
+
+def test_the_index_lists_every_document() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = set(re.findall(r"\]\(([a-z/-]+(?:README)?\.md)\)", index.read_text()))
+    assert {path.name for path in DOCUMENTS if path.parent == index.parent} - {"README.md"} == {
+        name for name in listed if "/" not in name
+    }
+    assert "integrations/README.md" in listed
 
 
 def too_long(document: Path) -> list[str]:

@@ -51,7 +51,7 @@ class Stuck:
     def rescue(self) -> str:
         """Advice on how to rescue it."""
         if self.reset_to is None:
-            return "a worker with the code that began it continues it; see docs/temporal.md, Runs that are stuck"
+            return "a worker with the code that began it continues it; see docs/faults.md, Runs that are stuck"
         run = f"--workflow-id {shlex.quote(self.workflow_id)} --run-id {self.run_id} --event-id {self.reset_to}"
         if self.is_unreadable:
             first = "give its workers the codec and the key of the sender"
