@@ -14,7 +14,7 @@ class PostgresProxy:
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
-        self._open: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
+        self.open: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
         self._left: list[asyncio.StreamWriter] = []  # to the server, whose clients are gone
         self._is_cut = False
         self.statements: list[str] = []  # that were executed; each is a round trip
@@ -40,7 +40,7 @@ class PostgresProxy:
             half: the server does not hear of it, and new ones are not refused.
         """
         self._is_cut = not half
-        for client, server in self._open:
+        for client, server in self.open:
             client.transport.abort()
             if half:
                 self._left.append(server)
@@ -59,7 +59,7 @@ class PostgresProxy:
             self.cut()
             for server in self._left:
                 server.transport.abort()
-            while self._open:
+            while self.open:
                 await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +68,7 @@ class PostgresProxy:
             return
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server.port)
         both = (writer, to_server)
-        self._open.append(both)
+        self.open.append(both)
         tasks = {asyncio.create_task(self._ask(reader, to_server)), asyncio.create_task(_answer(from_server, writer))}
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -79,7 +79,7 @@ class PostgresProxy:
         writer.transport.abort()
         if to_server not in self._left:
             to_server.transport.abort()
-        self._open.remove(both)
+        self.open.remove(both)
 
     async def _ask(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
         size = await reader.readexactly(4)

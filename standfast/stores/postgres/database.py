@@ -3,7 +3,8 @@
 import os
 import re
 import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -55,7 +56,8 @@ class Address:
         import asyncpg
 
         connection = await self.reading_address(asyncpg.connect(self.dsn, timeout=CONNECT, server_settings=NAME))
-        await set_up(connection)
+        with dropped_on_error(connection):
+            await set_up(connection)
         return connection
 
     async def reading_address(self, work: Awaitable[T]) -> T:
@@ -104,6 +106,16 @@ def _place(dsn: str) -> str:
 
 
 NAME = {"application_name": "standfast"}
+
+
+@contextmanager
+def dropped_on_error(connection: "Connection") -> Iterator[None]:
+    """Drop a connection that its caller will not get, because of an error or a cancel."""
+    try:
+        yield
+    except BaseException:
+        connection.terminate()
+        raise
 
 
 async def set_up(connection: "Connection") -> None:

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from standfast.errors import StoreError
 from standfast.stores.event_loops import in_forked_processes
-from standfast.stores.postgres.database import Address, Database, forget
+from standfast.stores.postgres.database import Address, Database, dropped_on_error, forget
 from standfast.stores.postgres.errors import is_away, translated
 from standfast.stores.postgres.schema import lock_key
 
@@ -201,16 +201,17 @@ class Holds:
         if self._connection is None or self._connection.is_closed():
             self._locked.clear()
             connection = await self._address.connect()
-            row = await connection.fetchrow(
-                "SELECT pid, backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid()"
-            )
-            self._backend, before = tuple(row or ()), self._backend
-            if before:  # if only our side saw the old connection end, the server still has its locks
-                await connection.fetch(
-                    "SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
-                    " WHERE pid = $1 AND backend_start = $2",
-                    *before,
+            with dropped_on_error(connection):
+                row = await connection.fetchrow(
+                    "SELECT pid, backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid()"
                 )
+                if self._backend:  # if only our side saw the old connection end, the server still has its locks
+                    await connection.fetch(
+                        "SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
+                        " WHERE pid = $1 AND backend_start = $2",
+                        *self._backend,
+                    )
+            self._backend = tuple(row or ())
             connection.add_termination_listener(self._on_end)
             self._connection = connection
         return self._connection

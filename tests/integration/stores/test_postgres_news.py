@@ -102,6 +102,23 @@ async def test_a_viewer_whose_connection_was_lost_hears_again(postgres: Postgres
         await asyncio.wait_for(viewing, 30)
 
 
+async def test_a_viewer_who_leaves_while_it_connects_leaves_no_connection(
+    postgres: PostgresServer, proxy: PostgresProxy
+) -> None:
+    async with proxy.store() as page:
+        await page.load_partial("run")  # the pool has its connection
+        before = len(proxy.open)
+        proxy.hold_back("set_config")
+        viewing = asyncio.create_task(view(page, "run", "one "))
+        await asyncio.wait_for(proxy.holds_back.wait(), 30)
+        viewing.cancel()
+        await asyncio.wait({viewing})
+        proxy.go_on()
+        async with asyncio.timeout(30):
+            while len(proxy.open) > before:
+                await asyncio.sleep(0.02)
+
+
 async def test_word_of_an_answer_costs_no_round_trip(proxy: PostgresProxy) -> None:
     async with proxy.store() as store:
         await store.add_partial("run", part("one "))
