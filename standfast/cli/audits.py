@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from standfast.cli.outputs import Output
 from standfast.cli.stores import Named, existing_store, from_application, store_of_workers, store_option
+from standfast.messages import JSONObject
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -30,7 +31,7 @@ async def on_record(client: "Client", output: Output, named: Named | None) -> As
         yield StandfastClient(client, store=store)
 
 
-async def acts_of(store: Named, run: str, seen: dict[str, Any]) -> list[dict[str, Any]]:
+async def acts_of(store: Named, run: str, seen: JSONObject) -> list[JSONObject]:
     """Return the audit trail of a run, as JSON data; for a missing run, the acts that were meant to start it."""
     from standfast.temporal.client.history.audits import load_acts
 
@@ -47,7 +48,7 @@ async def acts_of(store: Named, run: str, seen: dict[str, Any]) -> list[dict[str
     ]
 
 
-def _plain(change: "Change") -> dict[str, Any]:
+def _plain(change: "Change") -> JSONObject:
     """Return a change as JSON data, without absent values."""
     both = {"before": change.before, "after": change.after}
     both.pop({"added": "before", "removed": "after"}.get(change.how, ""), None)
@@ -55,7 +56,7 @@ def _plain(change: "Change") -> dict[str, Any]:
     return {"path": change.path, "how": change.how, **both, "in_words": change.in_words, **lines}
 
 
-def write_acts(output: Output, acts: Iterable[dict[str, Any]]) -> None:
+def write_acts(output: Output, acts: Iterable[JSONObject]) -> None:
     """Write who did what, and whether it counted."""
     for row in acts:
         words = [f"{row['at']}  {row.get('by') or 'someone'}: {row['in_words']}", row["gate"]]

@@ -16,7 +16,7 @@ import click
 from standfast.checkpoints import InterruptedResponse, RunResult
 from standfast.cli.applications import Application, load_application
 from standfast.cli.audits import BY
-from standfast.cli.commands import client_of, server_options, with_output
+from standfast.cli.commands import ServerOptions, client_of, server_options, with_output
 from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output
 from standfast.cli.runs import CONTEXT, progress
@@ -26,6 +26,7 @@ from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.events import ModelRetried, ReasoningDelta, TextDelta, ToolEnded, ToolStarted
 from standfast.local import run_streaming
+from standfast.messages import JSONObject
 from standfast.runtime.streamed_answers import Heard, load_more, news_of, until_more
 from standfast.stores import SQLiteStore
 from standfast.stores.protocol import has_journal
@@ -58,7 +59,7 @@ def chat(
     session: str | None,
     task_queue: str,
     by: str | None,
-    server: dict[str, Any],
+    server: ServerOptions,
 ) -> None:
     """Talk with an agent in the terminal.
 
@@ -167,7 +168,7 @@ def _read_line(prompt: str = "> ") -> str | None:
             return None if line in _LEAVE else line
 
 
-def _decision(by: str) -> dict[str, Any] | None:
+def _decision(by: str) -> JSONObject | None:
     while (line := _read_line("approve, reject [why], or all arguments as JSON? ")) is not None:
         word, _, rest = ("edit", "", line) if line.startswith("{") else line.partition(" ")
         if word in ("approve", "y", "yes"):
@@ -258,7 +259,7 @@ class _LocalConversation:
                 text = message.content
                 self._output.line(f"<- {call.name}: {text[:_RESULT]}{'…' if len(text) > _RESULT else ''}", style="dim")
 
-    def ask(self, asked: InterruptedResponse) -> dict[str, Any] | None:
+    def ask(self, asked: InterruptedResponse) -> JSONObject | None:
         if not asked.approvals:
             self._output.line(asked.question, style="bold")
             line = _read_line("? ")
@@ -355,7 +356,7 @@ class _TemporalConversation:
         self._run = f"{agent}/{session}"
         self._store, self._context = store, context
 
-    async def begin(self) -> dict[str, Any] | None:
+    async def begin(self) -> JSONObject | None:
         """Return to the session's run, if one is in flight."""
         from standfast.temporal.client.runs.descriptions import described
         from standfast.temporal.client.runs.owners import check_owner
@@ -367,7 +368,7 @@ class _TemporalConversation:
                 return await self._followed()
         return None
 
-    async def say(self, line: str) -> dict[str, Any] | None:
+    async def say(self, line: str) -> JSONObject | None:
         from standfast.temporal import OnRecord, start_agent
 
         handle = await start_agent(
@@ -385,7 +386,7 @@ class _TemporalConversation:
         self._run = handle.id
         return await self._followed()
 
-    async def _followed(self) -> dict[str, Any] | None:
+    async def _followed(self) -> JSONObject | None:
         """Follow the run until it ends, or asks something."""
         from standfast.temporal.client.runs.descriptions import outcome, watched
 
@@ -395,7 +396,7 @@ class _TemporalConversation:
                 tell(seen)
                 if asks := (seen.get("state") or {}).get("waiting"):
                     words.end()
-                    item: dict[str, Any] = asks[0]
+                    item: JSONObject = asks[0]
                     return item
         result = seen.get("result")
         if isinstance(result, dict) and result.get("status") == "complete":
@@ -406,7 +407,7 @@ class _TemporalConversation:
             self._output.note(_ended(outcome(seen), told.get("error") or told.get("response")))
         return None
 
-    def ask(self, asked: dict[str, Any]) -> Callable[[], Awaitable[None]] | None:
+    def ask(self, asked: JSONObject) -> Callable[[], Awaitable[None]] | None:
         people, run, kind, name = self._people, self._run, asked["kind"], asked["name"]
         write_waiting(self._output, {"workflow_id": run, **asked}, how=kind in ("worker", "store", "unknown"))
         match kind:
@@ -419,7 +420,7 @@ class _TemporalConversation:
         self._output.note("Left open; `standfast pending` shows it.")
         return None
 
-    async def settle(self, told: Callable[[], Awaitable[None]]) -> dict[str, Any] | None:
+    async def settle(self, told: Callable[[], Awaitable[None]]) -> JSONObject | None:
         try:
             await told()
         except InputError as error:

@@ -13,12 +13,13 @@ import click
 
 from standfast.agents import Agent
 from standfast.cli.applications import load_application
-from standfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
+from standfast.cli.commands import FAILED, ServerOptions, client_of, log_as_python_does, server_options, with_output
 from standfast.cli.outputs import Output, number_of
 from standfast.cli.stores import USUAL, Named, existing_store, from_application, is_file, shown_address, store_option
 from standfast.errors import InputError, StandfastError
 from standfast.extras import distribution, install
 from standfast.mcp.known_tools import known_servers
+from standfast.messages import JSONObject
 from standfast.pipelines import pipeline
 from standfast.stores import session_key_of, sqlite_store
 
@@ -42,7 +43,7 @@ Check = tuple[str, bool, str]  # the subject of the check, whether it passed, an
 )
 @server_options
 @with_output
-def doctor(output: Output, task_queue: str, store: Named | None, server: dict[str, Any]) -> None:
+def doctor(output: Output, task_queue: str, store: Named | None, server: ServerOptions) -> None:
     """Check versions, server, workers, runs and store.
 
     Exit code 1 if a check fails; each line says what to do about it.
@@ -80,7 +81,7 @@ def _versions() -> list[Check]:
     return found
 
 
-async def _surroundings(server: dict[str, Any], task_queue: str, store: Named | None) -> list[Check]:
+async def _surroundings(server: ServerOptions, task_queue: str, store: Named | None) -> list[Check]:
     checks: list[Check] = []
     if store is not None:
         checks.append(await _tried("store", lambda: _store(store)))
@@ -251,7 +252,7 @@ async def _board(client: "Client", path: Named) -> tuple[bool, str]:
 @click.option("--app", metavar="APP", help="File or module with agents and pipelines; optional.")
 @server_options
 @with_output
-def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> None:
+def replay(output: Output, what: tuple[str, ...], app: str | None, server: ServerOptions) -> None:
     """Replay histories with this version of the code.
 
     A run that began with another version can continue with this one if its replay agrees: in its commands, and in its
@@ -273,7 +274,7 @@ def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[
         sys.exit(FAILED)
 
 
-async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> list[dict[str, Any]]:
+async def _replayed(what: tuple[str, ...], app: str | None, server: ServerOptions) -> list[JSONObject]:
     from standfast.temporal import StandfastPlugin
     from standfast.temporal.client.history.replays import differences
     from standfast.testing import ScriptedModel
@@ -291,7 +292,7 @@ async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, An
     return rows
 
 
-async def _histories(what: str, server: dict[str, Any]) -> list["WorkflowHistory"]:
+async def _histories(what: str, server: ServerOptions) -> list["WorkflowHistory"]:
     """Return the history of a file, or the histories of a run and of the runs that it continues, the last first."""
     from temporalio.service import RPCError, RPCStatusCode
 
@@ -311,7 +312,7 @@ def _continued(history: "WorkflowHistory") -> str:
     return history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
 
 
-async def _history(what: str, server: dict[str, Any]) -> "WorkflowHistory":
+async def _history(what: str, server: ServerOptions) -> "WorkflowHistory":
     from temporalio.client import WorkflowHistory
     from temporalio.service import RPCError, RPCStatusCode
 

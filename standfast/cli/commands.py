@@ -180,6 +180,9 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+ServerOptions = dict[str, Any]  # by the names of `_SERVER`
+
+
 def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the server options, as its argument `server`; see `client_of`."""
 
@@ -220,7 +223,7 @@ def on_temporal(
     return server_options(with_output(run))
 
 
-async def client_of(server: dict[str, Any], *, lazy: bool = False) -> "Client":
+async def client_of(server: ServerOptions, *, lazy: bool = False) -> "Client":
     """Connect to the server named by options.
 
     Args:

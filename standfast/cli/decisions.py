@@ -16,13 +16,14 @@ from standfast.cli.standing import ANY, AT_MOST, REMEMBER, UNTIL, wish_of
 from standfast.cli.stores import BOARD, Named, needs_server, store_of_workers
 from standfast.cli.waiting import people_of, whole_item, write_waiting
 from standfast.errors import InputError, StandfastError
+from standfast.messages import JSONObject
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
     from standfast.temporal import StandfastClient
 
-Item = dict[str, Any]
+Item = JSONObject
 DIGEST = click.option(
     "--digest",
     "digests",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from standfast.cli.commands import SDK_LOG
 from standfast.cli.outputs import shown
+from standfast.messages import JSONObject
 
 LogFormat = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -32,7 +33,7 @@ class _Json(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        data: dict[str, Any] = {
+        data: JSONObject = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,

@@ -27,7 +27,7 @@ from standfast.mcp.browser_logins import login as log_in
 from standfast.mcp.known_tools import KnownTool, KnownTools, known_servers
 from standfast.mcp.schemas import digest_of
 from standfast.mcp.stored_logins import Logins
-from standfast.messages import changed_lines
+from standfast.messages import JSONObject, changed_lines
 from standfast.stores import open_store
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _place(url: str, app: str | None, store: str | None) -> tuple[Any, OAuth]:
     return application.store, found.auth
 
 
-async def _tools(address: Named, server: str | None) -> list[dict[str, Any]]:
+async def _tools(address: Named, server: str | None) -> list[JSONObject]:
     async with existing_store(address) as store:
         servers = await known_servers(store)
         wanted = servers if server is None else {server: _server(servers, server)}
@@ -172,13 +172,13 @@ async def _tools(address: Named, server: str | None) -> list[dict[str, Any]]:
         return found
 
 
-def _accepted_by(row: dict[str, Any]) -> str:
+def _accepted_by(row: JSONObject) -> str:
     if row["accepted"] is None:
         return ""
     return f"{row['accepted']} by {row['by']}" if row["by"] else f"{row['accepted']} at first"
 
 
-async def _accepted(address: Named, server: str, tool: str, digest: str | None, by: str) -> dict[str, Any]:
+async def _accepted(address: Named, server: str, tool: str, digest: str | None, by: str) -> JSONObject:
     async with existing_store(address) as store:
         known = _server(await known_servers(store), server)
         return _row(server, await known.accept(tool, by, digest))
@@ -190,7 +190,7 @@ def _server(servers: dict[str, KnownTools], name: str) -> KnownTools:
     return servers[name]
 
 
-def _row(server: str, tool: KnownTool) -> dict[str, Any]:
+def _row(server: str, tool: KnownTool) -> JSONObject:
     accepted = {"accepted": digest_of(tool.accepted), "by": tool.by}
     row = {"server": server, "tool": tool.name, **accepted, "held": None, "left_out": None}
     if tool.held is None:
@@ -258,7 +258,7 @@ async def serve(
     with redirect_stdout(sys.stderr):  # standard output is the client's
         loaded = application_of(output, app, store)
     await check_application_store(client, output, loaded, app, store, task_queue)
-    offered: dict[str, Any] = {
+    offered: JSONObject = {
         "store": loaded.store,
         "agents": loaded.agents.values(),
         "pipelines": loaded.pipelines.values(),

@@ -17,7 +17,7 @@ from standfast.cli.sessions import transcript, write_message
 from standfast.cli.stores import BOARD, Named, Store, not_in_process, store_of_workers
 from standfast.cli.waiting import write_waiting
 from standfast.errors import InputError
-from standfast.messages import Usage
+from standfast.messages import JSONObject, Usage
 from standfast.stores.file_holds import private
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ async def watch(client: "Client", output: Output, run: str) -> None:
 async def _until_ended(client: "Client", output: Output, run: str) -> None:
     from standfast.temporal.client.runs.descriptions import DONE, outcome, watched
 
-    seen: dict[str, Any] = {}
+    seen: JSONObject = {}
     with progress(output) as tell:
         async for seen in watched(client, run):
             if output.form == "jsonl":
@@ -313,7 +313,7 @@ class progress:  # noqa: N801  # reads as a verb where it is used
         if self._live is not None:
             self._live.stop()
 
-    def _tell(self, seen: dict[str, Any]) -> None:
+    def _tell(self, seen: JSONObject) -> None:
         text = " · ".join([seen["workflow_id"], *_doing(seen)])
         if self._live is not None:
             self._live.update(shown(text))
@@ -322,7 +322,7 @@ class progress:  # noqa: N801  # reads as a verb where it is used
         self._before = text
 
 
-def _doing(seen: dict[str, Any]) -> list[str]:
+def _doing(seen: JSONObject) -> list[str]:
     state = seen.get("state")
     if state is None:
         return [seen["status"], *([seen["unreachable"]] if "unreachable" in seen else [])]
@@ -336,18 +336,18 @@ def _doing(seen: dict[str, Any]) -> list[str]:
     return words
 
 
-def _retried(item: dict[str, Any]) -> str:
+def _retried(item: JSONObject) -> str:
     soon = ago(item.get("next"))
     when = f" (next {soon})" if soon.startswith("in ") else ""
     return f"{item['activity']}, attempt {item['attempt']}: {item['error']}{when}"
 
 
-def _running(state: dict[str, Any]) -> str:
+def _running(state: JSONObject) -> str:
     """Return the running parts: the tools of an agent, or the steps of a pipeline."""
     return ", ".join(one if isinstance(one, str) else str(one["tool"]) for one in state.get("running", ()))
 
 
-def _write(output: Output, seen: dict[str, Any]) -> None:
+def _write(output: Output, seen: JSONObject) -> None:
     from standfast.temporal.client.board.waiting_items import read_result
     from standfast.temporal.client.runs.descriptions import outcome
 

@@ -12,7 +12,7 @@ from standfast.cli.inputs import who
 from standfast.cli.outputs import Output, ago
 from standfast.cli.stores import BOARD, Named, existing_store, shown_address
 from standfast.errors import InputError
-from standfast.messages import Message, Usage
+from standfast.messages import JSONObject, Message, Usage
 from standfast.runtime.message_ids import Unheard
 from standfast.runtime.retention import delete_session
 from standfast.stores import Session, session_key_of
@@ -140,5 +140,5 @@ def write_message(output: Output, message: Message) -> None:
     output.line(f"{who}: " + "\n    ".join(lines), style=_STYLES[message.role])
 
 
-def _arguments(arguments: dict[str, Any] | str) -> str:
+def _arguments(arguments: JSONObject | str) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -16,6 +16,7 @@ from standfast.cli.listening import people_in
 from standfast.cli.outputs import Output
 from standfast.cli.stores import BOARD, Named, existing_store
 from standfast.errors import InputError
+from standfast.messages import JSONObject
 from standfast.runtime.standing_approvals import revoke
 from standfast.stores import StandingApproval, StandingFilter
 
@@ -34,15 +35,13 @@ AT_MOST = click.option(
 )
 
 
-def wish_of(
-    scope: str | None, until: str, anything: tuple[str, ...], at_most: tuple[str, ...]
-) -> dict[str, Any] | None:
+def wish_of(scope: str | None, until: str, anything: tuple[str, ...], at_most: tuple[str, ...]) -> JSONObject | None:
     """Return the standing approval that the options of `approve` ask for; None without one."""
     if scope is None:
         if anything or at_most:
             raise click.UsageError("--any and --at-most go with --remember")
         return None
-    arguments: dict[str, Any] = {name: {} for name in anything}
+    arguments: JSONObject = {name: {} for name in anything}
     for one in at_most:
         name, _, number = one.partition("=")
         try:

@@ -4,15 +4,16 @@ import asyncio
 import os
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import cast
 
 import click
 
-from standfast.cli.commands import client_of, server_options, with_output
+from standfast.cli.commands import ServerOptions, client_of, server_options, with_output
 from standfast.cli.outputs import Output
 from standfast.cli.stores import STORED, USUAL, existing_store, is_file, shown_address, store_option
 from standfast.durations import WAYS, to_seconds
 from standfast.errors import InputError
+from standfast.messages import JSONObject
 from standfast.runtime.restored_stores import begin_epoch, note_move
 from standfast.runtime.retention import PrunedStore, Pruning, continued_runs, nobody_knows
 from standfast.stores import open_store
@@ -75,7 +76,7 @@ def restore(output: Output, backup: str, store: str) -> None:
     output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))
 
 
-async def _restored(address: str) -> dict[str, Any]:
+async def _restored(address: str) -> JSONObject:
     async with existing_store(address) as store:
         return {"store": shown_address(address), "epoch": await begin_epoch(store)}
 
@@ -107,7 +108,7 @@ async def _given_up(source: str, target: str) -> None:
         await give_up_move(cast(Movable, old), cast(Movable, new))
 
 
-async def _copied(output: Output, source: str, target: str) -> dict[str, Any]:
+async def _copied(output: Output, source: str, target: str) -> JSONObject:
     told = time.monotonic()
 
     def tell(table: str, rows: int) -> None:
@@ -125,7 +126,7 @@ async def _copied(output: Output, source: str, target: str) -> dict[str, Any]:
     return {**names, "tables": tables}
 
 
-def _say_moved(output: Output, found: dict[str, Any]) -> None:
+def _say_moved(output: Output, found: JSONObject) -> None:
     if not found["tables"]:
         output.line(f"{found['from']} had already been moved to {found['to']}")
         return
@@ -133,7 +134,7 @@ def _say_moved(output: Output, found: dict[str, Any]) -> None:
     output.fields({"From": found["from"], "To": found["to"], "Identity": found["identity"], **counts})
 
 
-async def _checked(address: str) -> dict[str, Any]:
+async def _checked(address: str) -> JSONObject:
     async with existing_store(address) as store:
         return {
             "store": shown_address(address),
@@ -154,7 +155,7 @@ async def _checked(address: str) -> dict[str, Any]:
 @STORED
 @server_options
 @with_output
-def prune(output: Output, store: str, server: dict[str, Any], older_than: str, **wanted: bool) -> None:
+def prune(output: Output, store: str, server: ServerOptions, older_than: str, **wanted: bool) -> None:
     """Delete a store's records of ended runs: calls, models' replies, partial answers, decisions.
 
     The server is asked about each run: the records of a run that it still knows stay, and so do the calls of the run's
@@ -171,14 +172,14 @@ def prune(output: Output, store: str, server: dict[str, Any], older_than: str, *
 
 async def _prune(
     address: str,
-    server: dict[str, Any],
+    server: ServerOptions,
     before: datetime,
     *,
     also_sessions: bool,
     keep_decisions: bool,
     in_process: bool,
     dry_run: bool,
-) -> dict[str, Any]:
+) -> JSONObject:
     async with existing_store(address) as opened:
         if not has_deletion(opened):
             raise InputError(f"The store {shown_address(address)} keeps all records: it does not support deleting runs")
@@ -201,7 +202,7 @@ async def _prune(
     return {**found, "sessions": pruning.sessions, "kept": pruning.living, "dry_run": dry_run}
 
 
-def _write(output: Output, found: dict[str, Any]) -> None:
+def _write(output: Output, found: JSONObject) -> None:
     words = {
         "calls": "Calls",
         "replies": "Replies",

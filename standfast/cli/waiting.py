@@ -11,7 +11,7 @@ from standfast.cli.commands import on_temporal
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.stores import BOARD, USUAL, Named, existing_store, needs_server, shown_address, store_of_workers
 from standfast.errors import InputError
-from standfast.messages import line_difference, visible_json, waiting_edit_in_words
+from standfast.messages import JSONObject, line_difference, visible_json, waiting_edit_in_words
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -32,7 +32,7 @@ _HOW = {
 }
 
 
-def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, store: Named = USUAL) -> None:
+def write_waiting(output: Output, item: JSONObject, *, how: bool = True, store: Named = USUAL) -> None:
     """Write a waiting item: everything that is decided on, who may decide, until when, and how.
 
     Args:
@@ -172,7 +172,7 @@ async def pending(
         write_waiting(output, item, store=store)
 
 
-async def whole_item(item: dict[str, Any], store: Named) -> dict[str, Any]:
+async def whole_item(item: JSONObject, store: Named) -> JSONObject:
     """Return an item with its full contents; large values are in the store."""
     from standfast.temporal.client.board.gate_contents import is_cut, load_item
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, WithJsonSchema
 from standfast.agent_loop.tool_gates import is_edited
 from standfast.agents import NAME, Agent, AgentContext, AgentIdentity, Loop, OnTerminalToolError
 from standfast.errors import DefinitionError
-from standfast.messages import Message, ToolCall, cut
+from standfast.messages import JSONObject, Message, ToolCall, cut
 from standfast.tools import TOOL_NAME, AccessRules, Approval, Duration, Tool, ToolContext, Toolset
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
@@ -132,12 +132,12 @@ class Declared:
         name: str,
         description: str | None,
         schema: Mapping[str, Any] | None,
-        handler: Callable[[dict[str, Any], ToolContext], Awaitable[Any]],
+        handler: Callable[[JSONObject, ToolContext], Awaitable[Any]],
         *,
         approval: Gate | None = None,
         safe: bool = False,
         timeout: Duration | None = None,
-        check: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        check: Callable[[JSONObject], JSONObject] | None = None,
         fingerprint: str = "",
         has_guard: bool = False,
     ) -> Tool[..., Any]:
@@ -165,7 +165,7 @@ class Declared:
         return Tool(
             name,
             description=cut(description or name, _LONGEST_DESCRIPTION),
-            input=Annotated[(dict[str, Any], *checks, WithJsonSchema(whole))],
+            input=Annotated[(JSONObject, *checks, WithJsonSchema(whole))],
             handler=handler,
             safe_to_retry=self.is_safe(name, safe),
             approval=self._approval.get(name, approval),

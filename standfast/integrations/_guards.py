@@ -14,6 +14,7 @@ from standfast.effects.effect import check_store
 from standfast.effects.keys import LONGEST_KEY, LONGEST_NAME, EffectKey
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
+from standfast.messages import JSONObject
 from standfast.stores.protocol import DurableStore
 from standfast.tools.checks import is_guarded
 from standfast.tools.signatures import hash_of
@@ -127,7 +128,7 @@ class ToolGuard:
         if running in _guarded.get():
             return await function()
 
-        async def call(arguments: dict[str, Any]) -> Any:
+        async def call(arguments: JSONObject) -> Any:
             with _inside(running):
                 return await function()
 
@@ -152,7 +153,7 @@ class ToolGuard:
         if running in _guarded.get():
             return function()
 
-        def call(arguments: dict[str, Any]) -> Any:
+        def call(arguments: JSONObject) -> Any:
             with _inside(running):
                 return function()
 

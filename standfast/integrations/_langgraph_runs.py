@@ -26,7 +26,7 @@ from standfast.integrations._foreign_agents import data_of, split, valued
 from standfast.integrations._langgraph_threads import OURS, Threads, at, call_id, digest, provider_id, session_of
 from standfast.integrations._langgraph_tools import QUESTION, REVIEW, tool_nodes, with_dispatched
 from standfast.llm.prices import Price
-from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
+from standfast.messages import JSONObject, LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
 
 PROVIDER = "langgraph"
 _TURN = "standfast_turn"  # in the metadata of checkpoints: the turn that made them
@@ -289,14 +289,14 @@ def _resumed(stands: _Stands) -> dict[str, Any]:
     return found
 
 
-def _decision(call: ToolCall, result: Message) -> dict[str, Any]:
+def _decision(call: ToolCall, result: Message) -> JSONObject:
     if result.status != "completed":
         return {"type": "reject", "message": result.content}
     action = data_of(result.content)
     return {"type": "approve"} if action == call.arguments else {"type": "edit", "edited_action": action}
 
 
-def _kept(message: Message) -> dict[str, Any]:
+def _kept(message: Message) -> JSONObject:
     kept = message.reasoning
     if kept is None or kept.provider != PROVIDER or not kept.blocks or "thread" not in kept.blocks[0]:
         return {}

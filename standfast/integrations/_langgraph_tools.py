@@ -29,7 +29,7 @@ from standfast.integrations._langgraph_threads import OURS, Threads, call_with, 
 from standfast.integrations._server_connections import has_changed, is_answer, unknown
 from standfast.mcp.held_clients import first_error
 from standfast.mcp.schemas import digest_of
-from standfast.messages import error_text
+from standfast.messages import JSONObject, error_text
 from standfast.tools import Approval, ToolContext
 
 QUESTION, REVIEW = "graph_question", "graph_review"
@@ -266,7 +266,7 @@ class _GraphCall:
     config: Mapping[str, Any] | None
     is_safe: bool
 
-    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    async def run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
         call: Any = {"type": "tool_call", "id": ctx.tool_call_id, "name": self.tool.name, "args": arguments}
         config: Any = dict(self.config or {})
         if _needs_graph(self.node, self.tool):
@@ -294,10 +294,10 @@ class _GraphCall:
         return written(result, call["id"], keeps=self.threads.saver is not None)
 
 
-async def _ask(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+async def _ask(arguments: JSONObject, ctx: ToolContext) -> Any:
     asked = arguments.get("question")
     raise InterruptError(asked if isinstance(asked, str) and asked else json.dumps(asked, ensure_ascii=False))
 
 
-async def _reviewed(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+async def _reviewed(arguments: JSONObject, ctx: ToolContext) -> Any:
     return arguments

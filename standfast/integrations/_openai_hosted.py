@@ -9,6 +9,7 @@ from agents import HostedMCPTool, MCPToolApprovalRequest, RunContextWrapper
 from openai.types.responses.response_output_item import McpApprovalRequest
 
 from standfast.integrations._foreign_agents import valued
+from standfast.messages import JSONObject
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
 
@@ -34,7 +35,7 @@ class HostedReview:
     def _asked(self, server: Any) -> Any:
         return self._tools[server].on_approval_request if server in self._tools else None
 
-    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    async def run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
         ask = self._asked(arguments["server"])
         if ask is None:
             return {"approve": True}  # the gate has approved it

@@ -34,7 +34,7 @@ from standfast.integrations._openai_hosted import HOSTED
 from standfast.integrations._openai_servers import ServerTools
 from standfast.integrations._openai_tools import RunSettings, handoffs_of, model_name, shown_tools
 from standfast.llm.prices import Price, priced
-from standfast.messages import LLMResponse, Message, Reasoning, Usage, error_text
+from standfast.messages import JSONObject, LLMResponse, Message, Reasoning, Usage, error_text
 from standfast.messages import ToolCall as OurCall
 
 PROVIDER = "openai-agents"
@@ -213,7 +213,7 @@ class OpenAIRun:
         return response if model is None else priced(response, provider="openai", model=model, price=self._price)
 
 
-def _kept(message: Message) -> Sequence[dict[str, Any]]:
+def _kept(message: Message) -> Sequence[JSONObject]:
     kept = message.reasoning
     return kept.blocks if kept is not None and kept.provider == PROVIDER else ()
 
@@ -256,7 +256,7 @@ def _approvals_asked(message: Message) -> dict[str, str]:
     return dict(zip(calls, (item["id"] for item in _kept(message) if item.get("type") == _ASKS), strict=False))
 
 
-def _approval_response(message: Message, asked: Mapping[str, str]) -> dict[str, Any]:
+def _approval_response(message: Message, asked: Mapping[str, str]) -> JSONObject:
     said, call = data_of(message.content), message.tool_call_id or ""
     is_let_through = message.status == "completed" and isinstance(said, dict) and said.get("approve") is True
     reason = said.get("reason") if isinstance(said, dict) and message.status == "completed" else message.content

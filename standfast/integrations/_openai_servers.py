@@ -24,6 +24,7 @@ from standfast.integrations._guards import said_safe
 from standfast.integrations._openai_tools import FunctionCall, RunSettings, gate_of, stub
 from standfast.integrations._server_connections import ServerConnection, has_changed
 from standfast.mcp.schemas import checked_by, digest_of, schema_problem
+from standfast.messages import JSONObject
 from standfast.tools import Tool, ToolContext
 
 _LOG = logging.getLogger("standfast")
@@ -137,7 +138,7 @@ class _ServerCall:
     name: str
     is_safe: bool
 
-    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    async def run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
         outcome: list[Exception] = []
         options = self.agent.mcp_config
         proxy: Any = copy.copy(self.toolset.server)

@@ -33,6 +33,7 @@ from standfast.errors import DefinitionError, TerminalError
 from standfast.integrations._foreign_agents import Declared, Gate, valued
 from standfast.integrations._guards import has_guard
 from standfast.integrations._openai_hosted import HOSTED, HOSTED_SCHEMA, HOSTED_TEXT, HostedReview
+from standfast.messages import JSONObject
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
 from standfast.tools.open_errors import leaves_open
@@ -181,7 +182,7 @@ class FunctionCall:
         self._tool = tool if is_safe else replace(tool, timeout_behavior="raise_exception")
         self._agent, self._settings = agent, settings
 
-    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    async def run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
         written = json.dumps(arguments)
         with self._settings.traced(ctx, self._tool.name, written) as span:
             result = await self._run(written, ctx)
@@ -255,7 +256,7 @@ class _HandoffCall:
     def __init__(self, one: Handoff[Any, Any], context: Any) -> None:
         self._handoff, self._context = one, context
 
-    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    async def run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
         written = json.dumps(arguments) if self._handoff.input_json_schema else ""
         target = await self._handoff.on_invoke_handoff(RunContextWrapper(valued(self._context, ctx)), written)
         return {"assistant": target.name}
@@ -304,7 +305,7 @@ def stub(tool: FunctionTool, is_enabled: Any) -> FunctionTool:
     return _stub(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema, is_enabled)
 
 
-def _stub(name: str, description: str, schema: dict[str, Any], strict: bool, is_enabled: Any) -> FunctionTool:
+def _stub(name: str, description: str, schema: JSONObject, strict: bool, is_enabled: Any) -> FunctionTool:
     async def never(context: Any, arguments: str) -> str:
         raise RuntimeError(f"tool {name} is called only by standfast")
 

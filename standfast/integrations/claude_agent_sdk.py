@@ -19,6 +19,7 @@ from standfast.integrations._guards import (
     said_safe,
     second_guard,
 )
+from standfast.messages import JSONObject
 from standfast.stores.protocol import DurableStore
 
 check_version("claude-agent-sdk", "0.2.187", "0.3", "claude-agent-sdk")
@@ -28,7 +29,7 @@ from claude_agent_sdk import SdkMcpTool  # noqa: E402 - only in a version that h
 __all__ = ["guarded"]
 
 
-def guarded(tool: SdkMcpTool[Any], *, store: DurableStore, key: Callable[[dict[str, Any]], str]) -> SdkMcpTool[Any]:
+def guarded(tool: SdkMcpTool[Any], *, store: DurableStore, key: Callable[[JSONObject], str]) -> SdkMcpTool[Any]:
     """Guard a tool, and return the same object, for `create_sdk_mcp_server`.
 
     A tool is safe, and not guarded, if its `annotations` have `readOnlyHint` or `idempotentHint`: here the application
@@ -61,16 +62,16 @@ def guarded(tool: SdkMcpTool[Any], *, store: DurableStore, key: Callable[[dict[s
 
 
 class _Guarded(AroundTool):
-    def __init__(self, name: str, handler: Any, guard: ToolGuard, key: Callable[[dict[str, Any]], str]) -> None:
+    def __init__(self, name: str, handler: Any, guard: ToolGuard, key: Callable[[JSONObject], str]) -> None:
         self._name, self._handler, self._guard, self._key = name, handler, guard, key
 
-    async def __call__(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def __call__(self, arguments: JSONObject) -> JSONObject:
         async def call() -> list[Any]:
             return [await self._handler(arguments)]
 
         key = self._key(arguments)
         read = await self._guard.run(self._name, key, arguments, call, key=key)
         if isinstance(read, list):
-            found: dict[str, Any] = read[0]
+            found: JSONObject = read[0]
             return found
         return {"content": [{"type": "text", "text": json.dumps(read, ensure_ascii=False)}], "is_error": True}

@@ -13,6 +13,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from standfast.effects.keys import in_activity
 from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of, said_safe
+from standfast.messages import JSONObject
 from standfast.stores.protocol import DurableStore
 
 check_version("google-adk", "2.8", "3", "google-adk")
@@ -68,7 +69,7 @@ class AtMostOnce(BasePlugin):
         self,
         store: DurableStore,
         *,
-        key: Callable[[dict[str, Any], ToolContext], str] | None = None,
+        key: Callable[[JSONObject, ToolContext], str] | None = None,
         trust_hints: bool = False,
     ) -> None:
         check_key(key, "the call's arguments and ToolContext")
@@ -78,8 +79,8 @@ class AtMostOnce(BasePlugin):
         self._contexts: WeakSet[Any] = WeakSet()
 
     async def before_tool_callback(
-        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
-    ) -> dict[str, Any] | None:
+        self, *, tool: BaseTool, tool_args: JSONObject, tool_context: ToolContext
+    ) -> JSONObject | None:
         if self._is_safe(tool):
             return None
         if tool not in self._tools:
@@ -89,7 +90,7 @@ class AtMostOnce(BasePlugin):
         return None
 
     def _guarded(self, tool: BaseTool, run_async: Callable[..., Any]) -> Callable[..., Any]:
-        async def guarded(*, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        async def guarded(*, args: JSONObject, tool_context: ToolContext) -> Any:
             if tool_context not in self._contexts:
                 return await run_async(args=args, tool_context=tool_context)
 
@@ -117,7 +118,7 @@ class AtMostOnce(BasePlugin):
             return True
         return self._trust_hints and said_safe(getattr(getattr(tool, "raw_mcp_tool", None), "annotations", None))
 
-    def _key_of(self, args: dict[str, Any], context: ToolContext) -> str | None:
+    def _key_of(self, args: JSONObject, context: ToolContext) -> str | None:
         if self._key is not None:
             return self._key(args, context)
         if in_activity():

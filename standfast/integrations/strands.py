@@ -7,6 +7,7 @@ from typing import Any
 from standfast.effects.keys import in_activity
 from standfast.errors import InputError
 from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of, said_safe
+from standfast.messages import JSONObject
 from standfast.stores.protocol import DurableStore
 from standfast.tools.open_errors import leaves_open
 
@@ -121,7 +122,7 @@ class AtMostOnce(Plugin):
         return key_of(str(session), str(context.agent.agent_id), call_id, *again)
 
 
-def _result(call_id: str, read: dict[str, Any]) -> Any:
+def _result(call_id: str, read: JSONObject) -> Any:
     """Return a stored result, or one that tells the model that there is none."""
     if "status" in read:
         return read

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from temporalio.exceptions import ApplicationError
 
-from standfast.messages import visible
+from standfast.messages import JSONObject, visible
 from standfast.notices import slack_messages, teams_messages
 from standfast.notices.chat_messages import head
 from standfast.notices.posts import failure, request
@@ -23,11 +23,11 @@ _EARLY = 300.0  # seconds before its expiry at which a token is no longer used
 class Bot(Protocol):
     """A bot in a chat's conversation."""
 
-    def approval(self, run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
+    def approval(self, run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> JSONObject:
         """Return a message about an approval, with buttons."""
         ...
 
-    def closed(self, run: str, item: Mapping[str, Any], link: str | None, said: str) -> dict[str, Any]:
+    def closed(self, run: str, item: Mapping[str, Any], link: str | None, said: str) -> JSONObject:
         """Return a message about an approval that no longer waits."""
         ...
 
@@ -54,10 +54,10 @@ class SlackBot:
     def __init__(self, url: str, buttons: SlackButtons) -> None:
         self._url, self._buttons = url, buttons
 
-    def approval(self, run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
+    def approval(self, run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> JSONObject:
         return slack_messages.approval_message(run, item, link, said)
 
-    def closed(self, run: str, item: Mapping[str, Any], link: str | None, said: str) -> dict[str, Any]:
+    def closed(self, run: str, item: Mapping[str, Any], link: str | None, said: str) -> JSONObject:
         return slack_messages.closed_message(slack_messages.draw(run, item).blocks, said)
 
     async def post(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> Place | None:
@@ -68,7 +68,7 @@ class SlackBot:
     async def change(self, place: Place, message: Mapping[str, Any]) -> None:
         await self._call(self._url.removesuffix("postMessage") + "update", {**message, **place}, {})
 
-    async def _call(self, url: str, data: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    async def _call(self, url: str, data: Mapping[str, Any], headers: Mapping[str, str]) -> JSONObject:
         ours = {**headers, "Authorization": f"Bearer {self._buttons.token}", "Content-Type": _JSON}
         answer = await request("POST", url, json.dumps(data, ensure_ascii=False).encode(), ours)
         if (problem := slack_problem(answer.content)) is not None:
@@ -84,10 +84,10 @@ class TeamsBot:
         self._url, self._buttons = url, buttons
         self._token, self._until = "", 0.0
 
-    def approval(self, run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
+    def approval(self, run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> JSONObject:
         return teams_messages.message(teams_messages.approval_card(run, item, link, said), head(item))
 
-    def closed(self, run: str, item: Mapping[str, Any], link: str | None, said: str) -> dict[str, Any]:
+    def closed(self, run: str, item: Mapping[str, Any], link: str | None, said: str) -> JSONObject:
         return teams_messages.message(teams_messages.closed_card(run, item, link, said), said)
 
     async def post(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> Place | None:
@@ -125,7 +125,7 @@ class TeamsBot:
         return token
 
 
-def _object(content: bytes) -> dict[str, Any]:
+def _object(content: bytes) -> JSONObject:
     try:
         found = json.loads(content or b"{}")
     except ValueError:

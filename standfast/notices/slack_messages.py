@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from standfast.errors import DefinitionError
-from standfast.messages import visible
+from standfast.messages import JSONObject, visible
 from standfast.notices.chat_messages import (
     APPROVE,
     EDIT,
@@ -56,7 +56,7 @@ class SlackButtons:
             raise DefinitionError("slack_buttons.token must be a bot token, such as 'xoxb-…'")
 
 
-def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
+def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | None) -> JSONObject:
     """Return a message about any waiting item, without buttons."""
     run, first = mrkdwn(data["workflow_id"]), _cut(escaped(head(data)))
     fields = {
@@ -78,7 +78,7 @@ def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | Non
     }
 
 
-def approval_message(run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
+def approval_message(run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> JSONObject:
     """Return a message about an approval, with buttons; `said` is a line about a decision that was already sent."""
     drawn = draw(run, item)
     again = [line(STILL)] if item.get("reminder") else []
@@ -90,19 +90,19 @@ def approval_message(run: str, item: Mapping[str, Any], link: str | None, said: 
     return message(escaped(head(item)), blocks)
 
 
-def closed_message(blocks: Sequence[dict[str, Any]], said: str) -> dict[str, Any]:
+def closed_message(blocks: Sequence[JSONObject], said: str) -> JSONObject:
     """Return a message without buttons, with a line about the decision."""
     left = [block for block in blocks if block.get("type") != "actions"]
     return message(escaped(said), [*left, line(said)])
 
 
-def message(text: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+def message(text: str, blocks: list[JSONObject]) -> JSONObject:
     """Return a message of these blocks; `text`, which must be escaped, is for notifications."""
     return {"text": _cut(text), "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
 
 
-def _buttons(run: str, item: Mapping[str, Any], link: str | None, is_whole: bool) -> list[dict[str, Any]]:
-    mark, found = Mark.of(run, item).write(), list[dict[str, Any]]()
+def _buttons(run: str, item: Mapping[str, Any], link: str | None, is_whole: bool) -> list[JSONObject]:
+    mark, found = Mark.of(run, item).write(), list[JSONObject]()
     if len(mark) <= _VALUE:
         if is_whole:
             found.append({"action_id": APPROVE, "text": plain("Approve"), "value": mark, "style": "primary"})
@@ -117,7 +117,7 @@ def _buttons(run: str, item: Mapping[str, Any], link: str | None, is_whole: bool
 class Drawn(NamedTuple):
     """The blocks that show an approval, and whether they show the whole request."""
 
-    blocks: list[dict[str, Any]]
+    blocks: list[JSONObject]
     is_whole: bool
 
 
@@ -130,7 +130,7 @@ def draw(run: str, item: Mapping[str, Any]) -> Drawn:
     return Drawn(blocks[:_BLOCKS], shown.is_whole and len(blocks) <= _BLOCKS)
 
 
-def _block(kind: str, text: str) -> dict[str, Any]:
+def _block(kind: str, text: str) -> JSONObject:
     if kind == "words":
         return {"type": "section", "text": plain(text)}
     element = {"type": "rich_text_preformatted", "elements": [{"type": "text", "text": text}]}
@@ -149,12 +149,12 @@ def _cut(text: str) -> str:
     return cut(text, _SECTION - 40)
 
 
-def plain(text: str) -> dict[str, Any]:
+def plain(text: str) -> JSONObject:
     """Return a Slack text in which nothing is markup, a mention or an emoji."""
     return {"type": "plain_text", "text": text, "emoji": False}
 
 
-def line(text: str) -> dict[str, Any]:
+def line(text: str) -> JSONObject:
     """Return a block with a line about a message."""
     return {"type": "context", "elements": [plain(cut(visible(text), _SECTION // 2))]}
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from standfast.errors import DefinitionError
-from standfast.messages import visible
+from standfast.messages import JSONObject, visible
 from standfast.notices.chat_messages import (
     APPROVE,
     EDIT,
@@ -88,7 +88,7 @@ def is_conversation(url: str) -> bool:
     return "/v3/conversations/" in path and path.endswith("/activities")
 
 
-def waiting_card(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
+def waiting_card(data: Mapping[str, Any], link: str | None, decide: str | None) -> JSONObject:
     """Return a card about any waiting item, without buttons that decide."""
     facts = {
         "Run": data["workflow_id"],
@@ -106,16 +106,16 @@ def waiting_card(data: Mapping[str, Any], link: str | None, decide: str | None) 
 class Drawn(NamedTuple):
     """The elements that show an approval, and whether they show the whole request."""
 
-    body: list[dict[str, Any]]
+    body: list[JSONObject]
     is_whole: bool
 
 
-def approval_card(run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
+def approval_card(run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> JSONObject:
     """Return a card about an approval, with buttons; `said` is a line about a decision that was already sent."""
     return _fitting(run, item, lambda drawn: _asking(run, item, drawn, link, said))
 
 
-def closed_card(run: str, item: Mapping[str, Any], link: str | None, said: str) -> dict[str, Any]:
+def closed_card(run: str, item: Mapping[str, Any], link: str | None, said: str) -> JSONObject:
     """Return a card without buttons, with a line about the decision."""
     return _fitting(run, item, lambda drawn: card([*drawn.body, *line(said)], _open(link)))
 
@@ -125,10 +125,10 @@ def is_whole(run: str, item: Mapping[str, Any]) -> bool:
     return any(action.get("verb") == APPROVE for action in approval_card(run, item, None)["actions"])
 
 
-def _fitting(run: str, item: Mapping[str, Any], make: Any) -> dict[str, Any]:
+def _fitting(run: str, item: Mapping[str, Any], make: Any) -> JSONObject:
     """Return a card that Teams accepts: it gets fewer and fewer characters of the value until it is small enough."""
     most, shown = MOST, Shown.of(run, item)
-    made: dict[str, Any] = make(_draw(shown, is_shortened=False))
+    made: JSONObject = make(_draw(shown, is_shortened=False))
     while most and size_of(made) > MOST_BYTES:
         most //= 2
         made = make(_draw(Shown.of(run, item, most), is_shortened=True))
@@ -145,11 +145,11 @@ def _draw(shown: Shown, *, is_shortened: bool) -> Drawn:
     return Drawn([*first, *facts, *(one for lines in rest for one in lines)], shown.is_whole and not is_shortened)
 
 
-def _asking(run: str, item: Mapping[str, Any], drawn: Drawn, link: str | None, said: str | None) -> dict[str, Any]:
+def _asking(run: str, item: Mapping[str, Any], drawn: Drawn, link: str | None, said: str | None) -> JSONObject:
     again = line(STILL) if item.get("reminder") else []
     body = [*again, *drawn.body, *(line(said) if said else []), *([] if drawn.is_whole else line(NOT_WHOLE))]
     mark = Mark.of(run, item).write()
-    data, actions = {"mark": mark, **({"link": link} if link else {})}, list[dict[str, Any]]()
+    data, actions = {"mark": mark, **({"link": link} if link else {})}, list[JSONObject]()
     if drawn.is_whole:
         actions.append(execute("Approve", APPROVE, data, style="positive"))
     if drawn.is_whole and has_form(item):
@@ -158,7 +158,7 @@ def _asking(run: str, item: Mapping[str, Any], drawn: Drawn, link: str | None, s
     return card(body, [*actions, *_open(link)])
 
 
-def card(body: Sequence[dict[str, Any]], actions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def card(body: Sequence[JSONObject], actions: Sequence[JSONObject]) -> JSONObject:
     return {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
@@ -169,41 +169,41 @@ def card(body: Sequence[dict[str, Any]], actions: Sequence[dict[str, Any]]) -> d
     }
 
 
-def message(made: Mapping[str, Any], summary: str) -> dict[str, Any]:
+def message(made: Mapping[str, Any], summary: str) -> JSONObject:
     """Return an activity, or the body of a Workflows webhook, with one card; `summary` is for notifications."""
     attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": made}
     return {"type": "message", "summary": visible(summary)[:_SUMMARY], "attachments": [attachment]}
 
 
-def execute(title: str, verb: str, data: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def execute(title: str, verb: str, data: Mapping[str, Any], **more: Any) -> JSONObject:
     """Return a button that the page handles."""
     return {"type": "Action.Execute", "title": title, "verb": verb, "data": dict(data), **more}
 
 
-def _open(link: str | None, title: str = "Open") -> list[dict[str, Any]]:
+def _open(link: str | None, title: str = "Open") -> list[JSONObject]:
     if link is None or len(link) > _LINK:
         return []
     return [{"type": "Action.OpenUrl", "title": title, "url": link}]
 
 
-def line(text: str) -> list[dict[str, Any]]:
+def line(text: str) -> list[JSONObject]:
     """Return elements with a remark about a message."""
     return [*_lines(visible(cut(text, _SAID)), {"isSubtle": True})]
 
 
-def words(text: str) -> list[dict[str, Any]]:
+def words(text: str) -> list[JSONObject]:
     """Return elements with a text."""
     return [*_lines(visible(text), {})]
 
 
-def _lines(text: str, style: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _lines(text: str, style: Mapping[str, Any]) -> Iterator[JSONObject]:
     """Yield an element for each line: in a text run, Teams follows no Markdown and breaks no line."""
     for number, one in enumerate(text.split("\n")):
         shown = _BLANKS.sub(lambda blanks: "\u00a0" * len(blanks[0]), one) or "\u00a0"
         yield _text([{"type": "TextRun", "text": shown, **style}], is_first=number == 0)
 
 
-def _facts(facts: Mapping[str, str]) -> list[dict[str, Any]]:
+def _facts(facts: Mapping[str, str]) -> list[JSONObject]:
     return [
         _text(
             [
@@ -216,5 +216,5 @@ def _facts(facts: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _text(runs: list[dict[str, Any]], *, is_first: bool) -> dict[str, Any]:
+def _text(runs: list[JSONObject], *, is_first: bool) -> JSONObject:
     return {"type": "RichTextBlock", "inlines": runs, **({} if is_first else {"spacing": "None"})}

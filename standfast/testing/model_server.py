@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from standfast.messages import LLMResponse
+from standfast.messages import JSONObject, LLMResponse
 from standfast.testing.wire_formats import FORMATS, error
 
 End = Literal["whole", "cut", "closed", "reset", "silent"]
@@ -25,7 +25,7 @@ class Request(NamedTuple):
 
     path: str
     headers: dict[str, str]
-    body: dict[str, Any]
+    body: JSONObject
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from standfast.messages import LLMResponse, Usage
+from standfast.messages import JSONObject, LLMResponse, Usage
 
 Event = tuple[str | None, Any]  # its name, and its data
 
@@ -14,7 +14,7 @@ def _pieces(text: str) -> list[str]:
     return re.findall(r"\S+\s*|\s+", text)
 
 
-def _ids(answer: LLMResponse) -> list[dict[str, Any]]:
+def _ids(answer: LLMResponse) -> list[JSONObject]:
     """Return the calls with ids, in every provider's style."""
     return [
         {"id": call.id or f"call_{number}", "name": call.name, "arguments": call.arguments}
@@ -29,8 +29,8 @@ def _text(arguments: Any) -> str:
 # --- Chat Completions ---------------------------------------------------------------------------------------------
 
 
-def chat_completion(answer: LLMResponse, model: str) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+def chat_completion(answer: LLMResponse, model: str) -> JSONObject:
+    message: JSONObject = {"role": "assistant", "content": answer.text or None}
     if answer.tool_calls:
         message["tool_calls"] = [_function(call) for call in _ids(answer)]
     stop = answer.stop_reason or ("tool_calls" if answer.tool_calls else "stop")
@@ -47,7 +47,7 @@ def chat_completion(answer: LLMResponse, model: str) -> dict[str, Any]:
 def chat_completion_events(answer: LLMResponse, model: str) -> Iterator[Event]:
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": model}
 
-    def event(delta: dict[str, Any], stop: str | None = None) -> Event:
+    def event(delta: JSONObject, stop: str | None = None) -> Event:
         return None, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]}
 
     for piece in _pieces(answer.text):
@@ -60,12 +60,12 @@ def chat_completion_events(answer: LLMResponse, model: str) -> Iterator[Event]:
     yield None, "[DONE]"
 
 
-def _function(call: Mapping[str, Any]) -> dict[str, Any]:
+def _function(call: Mapping[str, Any]) -> JSONObject:
     function = {"name": call["name"], "arguments": _text(call["arguments"])}
     return {"id": call["id"], "type": "function", "function": function}
 
 
-def _completion_usage(usage: Usage) -> dict[str, Any]:
+def _completion_usage(usage: Usage) -> JSONObject:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -78,7 +78,7 @@ def _completion_usage(usage: Usage) -> dict[str, Any]:
 # --- Responses ----------------------------------------------------------------------------------------------------
 
 
-def response(answer: LLMResponse, model: str) -> dict[str, Any]:
+def response(answer: LLMResponse, model: str) -> JSONObject:
     whole = answer.stop_reason in (None, "completed", "refusal")
     usage = answer.usage or Usage()
     return {
@@ -108,13 +108,13 @@ def response(answer: LLMResponse, model: str) -> dict[str, Any]:
     }
 
 
-def _reasoning_items(answer: LLMResponse) -> list[dict[str, Any]]:
+def _reasoning_items(answer: LLMResponse) -> list[JSONObject]:
     return [] if answer.reasoning is None else list(answer.reasoning.blocks)
 
 
-def _items(answer: LLMResponse) -> Iterator[dict[str, Any]]:
+def _items(answer: LLMResponse) -> Iterator[JSONObject]:
     if answer.text:
-        part: dict[str, Any] = {"type": "output_text", "text": answer.text, "annotations": []}
+        part: JSONObject = {"type": "output_text", "text": answer.text, "annotations": []}
         if answer.stop_reason == "refusal":
             part = {"type": "refusal", "refusal": answer.text}
         yield {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
@@ -131,7 +131,7 @@ def _items(answer: LLMResponse) -> Iterator[dict[str, Any]]:
 
 def response_events(answer: LLMResponse, model: str) -> Iterator[Event]:
     whole, number = response(answer, model), 0
-    events: list[dict[str, Any]] = [{"type": "response.created", "response": {**whole, "output": []}}]
+    events: list[JSONObject] = [{"type": "response.created", "response": {**whole, "output": []}}]
     kind = "response.refusal.delta" if answer.stop_reason == "refusal" else "response.output_text.delta"
     events += [
         {"type": kind, "delta": piece, "item_id": "msg_1", "output_index": 0, "content_index": 0, "logprobs": []}
@@ -155,7 +155,7 @@ def response_events(answer: LLMResponse, model: str) -> Iterator[Event]:
 # --- Messages -----------------------------------------------------------------------------------------------------
 
 
-def message(answer: LLMResponse, model: str) -> dict[str, Any]:
+def message(answer: LLMResponse, model: str) -> JSONObject:
     return {
         "id": "msg_1",
         "type": "message",
@@ -168,7 +168,7 @@ def message(answer: LLMResponse, model: str) -> dict[str, Any]:
     }
 
 
-def _blocks(answer: LLMResponse) -> Iterator[dict[str, Any]]:
+def _blocks(answer: LLMResponse) -> Iterator[JSONObject]:
     if answer.reasoning is not None:
         yield from answer.reasoning.blocks
     if answer.text:
@@ -177,7 +177,7 @@ def _blocks(answer: LLMResponse) -> Iterator[dict[str, Any]]:
         yield {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
 
 
-def _message_usage(usage: Usage) -> dict[str, Any]:
+def _message_usage(usage: Usage) -> JSONObject:
     read, written = usage.cached_tokens or 0, usage.cache_write_tokens or 0
     return {
         "input_tokens": usage.input_tokens - read - written,
@@ -200,9 +200,9 @@ def message_events(answer: LLMResponse, model: str) -> Iterator[Event]:
     yield "message_stop", {"type": "message_stop"}
 
 
-def _block_events(index: int, block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    empty: dict[str, Any] = dict(block)
-    deltas: list[dict[str, Any]] = []
+def _block_events(index: int, block: Mapping[str, Any]) -> Iterator[JSONObject]:
+    empty: JSONObject = dict(block)
+    deltas: list[JSONObject] = []
     match block["type"]:
         case "text":
             empty = {"type": "text", "text": ""}
@@ -222,7 +222,7 @@ def _block_events(index: int, block: Mapping[str, Any]) -> Iterator[dict[str, An
     yield {"type": "content_block_stop", "index": index}
 
 
-Whole = Callable[[LLMResponse, str], dict[str, Any]]
+Whole = Callable[[LLMResponse, str], JSONObject]
 Streamed = Callable[[LLMResponse, str], Iterator[Event]]
 
 FORMATS: Mapping[str, tuple[Whole, Streamed]] = {
@@ -233,7 +233,7 @@ FORMATS: Mapping[str, tuple[Whole, Streamed]] = {
 """By the end of a request's path."""
 
 
-def error(path: str, status: int, words: str) -> dict[str, Any]:
+def error(path: str, status: int, words: str) -> JSONObject:
     """Return the body of an error, in the format of a path's provider."""
     kinds = {
         400: "invalid_request_error",

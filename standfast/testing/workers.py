@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.errors import SessionConflictError
-from standfast.messages import Message
+from standfast.messages import JSONObject, Message
 from standfast.stores import Append, AtWork, Session
 from standfast.testing.expectations import expect
 
@@ -73,7 +73,7 @@ async def a_run_that_another_has_followed_writes_nothing(store: Any) -> None:
     first, second = at_work(journal_key="r1"), at_work(journal_key="r2")
     said = [Message(role="user", content="hi")]
 
-    def of(run: str | None, seq: int) -> dict[str, Any]:
+    def of(run: str | None, seq: int) -> JSONObject:
         key = None if run is None else f"{run}/1"
         session = Session(id="s1", agent_name="a", workflow_id=run, journal_key=key, created_at=_CREATED)
         return {"session": session, "messages": said, "write_key": f"{run}/{seq}", "expected_seq": seq}

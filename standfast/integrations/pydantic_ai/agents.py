@@ -53,7 +53,7 @@ from standfast.integrations.pydantic_ai.found_toolsets import (
 )
 from standfast.integrations.pydantic_ai.toolsets import check_unguarded, has_timed_out, is_safe
 from standfast.integrations.pydantic_ai.transcripts import arguments_of
-from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
+from standfast.messages import JSONObject, LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
 from standfast.tools import Approval, Duration, ToolContext
 
 _LOG = logging.getLogger("standfast")
@@ -225,7 +225,7 @@ class _Call:
     is_safe: bool
     is_gated: bool
 
-    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    async def run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
         called = {"tool_name": self.name, "tool_call_id": ctx.tool_call_id, "tool_call_approved": self.is_gated}
         run = context_of(self.agent, self.deps, ctx, **called)
         toolset = await self.toolset.for_run(run)

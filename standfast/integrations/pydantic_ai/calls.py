@@ -24,6 +24,7 @@ from standfast.integrations.pydantic_ai.conversations import Turn
 from standfast.integrations.pydantic_ai.gates import Verdict
 from standfast.integrations.pydantic_ai.ledgers import key_of_call
 from standfast.integrations.pydantic_ai.toolsets import call_guarded, is_safe
+from standfast.messages import JSONObject
 from standfast.runtime.child_agents import AskedAgents
 
 
@@ -63,9 +64,7 @@ class GuardedTools(WrapperToolset[Any]):
     running: ContextVar[Running | None]
     trust_hints: bool
 
-    async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:
+    async def call_tool(self, name: str, tool_args: JSONObject, ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
         run = self.running.get()
         if run is None:
             return await super().call_tool(name, tool_args, ctx, tool)

@@ -22,7 +22,7 @@ from standfast.errors import InputError
 from standfast.integrations.pydantic_ai.ledgers import settled_result
 from standfast.integrations.pydantic_ai.transcripts import messages_of
 from standfast.local.sessions import open_log
-from standfast.messages import Message, Record, ToolCall
+from standfast.messages import JSONObject, Message, Record, ToolCall
 from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.runtime.tasks import retry_write
 from standfast.stores.protocol import Append, DurableStore, Session, session_id_of
@@ -55,7 +55,7 @@ class KeptTool(Record):
 
     name: str
     description: str
-    parameters: dict[str, Any]
+    parameters: JSONObject
 
 
 class KeptGates(Record):

@@ -35,7 +35,7 @@ from standfast.integrations._guards import has_guard
 from standfast.integrations._server_connections import ServerConnection, has_changed, is_answer, unknown
 from standfast.integrations.pydantic_ai.toolsets import function_of, is_safe
 from standfast.mcp.schemas import digest_of
-from standfast.messages import ToolCall
+from standfast.messages import JSONObject, ToolCall
 from standfast.tools import Approval, Tool
 
 Tools = Mapping[str, ToolsetTool[Any]]
@@ -245,7 +245,7 @@ class _Server(AbstractToolset[Any]):
     async def get_instructions(self, ctx: RunContext[Any]) -> Any:
         return self._instructions
 
-    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: Any) -> Any:
+    async def call_tool(self, name: str, tool_args: JSONObject, ctx: RunContext[Any], tool: Any) -> Any:
         async def ask(client: "_Client") -> Any:
             if name not in client.tools or _fingerprint(client.tools[name]) != _fingerprint(self._read[name]):
                 raise has_changed(name)
@@ -299,7 +299,7 @@ def with_unknown(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
 
 
 class _Answered(WrapperToolset[Any]):
-    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: Any) -> Any:
+    async def call_tool(self, name: str, tool_args: JSONObject, ctx: RunContext[Any], tool: Any) -> Any:
         try:
             return await super().call_tool(name, tool_args, ctx, tool)
         except Exception as error:

@@ -20,7 +20,7 @@ from standfast.errors import DefinitionError, InputError
 from standfast.integrations.pydantic_ai.conversations import Conversation, KeptGates, KeptTool, Turn
 from standfast.local.gates import Standing, asked_at, at_gates, pending_approvals
 from standfast.mcp.schemas import checked_by
-from standfast.messages import Message, Record, ToolCall
+from standfast.messages import JSONObject, Message, Record, ToolCall
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.standing_approvals import decided_in_advance
@@ -58,7 +58,7 @@ class Verdict(Record):
     """
 
     refused: str | None = None
-    edit: dict[str, Any] | None = None
+    edit: JSONObject | None = None
     by: tuple[str, ...] = ()
 
 
@@ -173,7 +173,7 @@ class Gates:
         return Tool(
             tool.name,
             description=tool.description or tool.name,
-            input=Annotated[dict[str, Any], AfterValidator(checked_by(schema)), WithJsonSchema(schema)],
+            input=Annotated[JSONObject, AfterValidator(checked_by(schema)), WithJsonSchema(schema)],
             approval=lambda call: self._approval(call),
         )
 

@@ -20,6 +20,7 @@ from pydantic_ai.toolsets import FunctionToolset, ToolsetTool, WrapperToolset
 from standfast.effects.keys import in_activity, in_workflow
 from standfast.errors import DefinitionError, InputError, ToolDurabilityError
 from standfast.integrations._guards import GuardKey, ToolGuard, has_guard, key_of, said_safe, second_guard
+from standfast.messages import JSONObject
 from standfast.stores.protocol import DurableStore
 
 AgentOrToolset = TypeVar("AgentOrToolset")
@@ -165,9 +166,7 @@ class _Guarded(AbstractToolset[Any]):
     async def for_run_step(self, ctx: RunContext[Any]) -> Any:
         return _guard(await super().for_run_step(ctx), self._guard, self._trust_hints)
 
-    async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:
+    async def call_tool(self, name: str, tool_args: JSONObject, ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
         if is_safe(tool, self._trust_hints):
             return await super().call_tool(name, tool_args, ctx, tool)
         if in_workflow():

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
+from standfast.messages import JSONObject
 from standfast.web.api import ag_ui, ai_sdk, openai
 from standfast.web.api.calls import Doors, key_of
 from standfast.web.api.errors import refusal
@@ -86,7 +87,7 @@ class _Api:
         self._doors = doors
 
     @cached_property
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> JSONObject:
         """The OpenAPI document, which takes 30 ms to make and is rarely requested."""
         return document(version("standfast"))
 

@@ -17,7 +17,7 @@ from standfast.events import (
     TurnEnded,
     TurnStarted,
 )
-from standfast.messages import Usage
+from standfast.messages import JSONObject, Usage
 from standfast.stores.protocol import check_session_id
 from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.conversations import (
@@ -64,7 +64,7 @@ class _Input(BaseModel):
 
     threadId: str = Field(max_length=200)  # noqa: N815
     runId: str = Field(min_length=1, max_length=200)  # noqa: N815
-    messages: list[dict[str, Any]] = []
+    messages: list[JSONObject] = []
     tools: list[Any] = []
     resume: list[_Resume] = Field(default=[], max_length=100)
     forwardedProps: Any = None  # noqa: N815
@@ -134,7 +134,7 @@ class _Translation:
     def __init__(self, run: str) -> None:
         self._parts = Parts(f"{run}/")
 
-    def of(self, event: Event) -> list[dict[str, Any]]:
+    def of(self, event: Event) -> list[JSONObject]:
         match event:
             case TurnStarted(turn):
                 return _events(self._parts.begin(turn))
@@ -148,7 +148,7 @@ class _Translation:
                 return [{"type": "TOOL_CALL_RESULT", **result}]
         return []
 
-    def _turn_ended(self, event: TurnEnded) -> list[dict[str, Any]]:
+    def _turn_ended(self, event: TurnEnded) -> list[JSONObject]:
         told, ended = _events(self._parts.add(event)), self._parts.end()
         told += _events(ended)
         parent = {"parentMessageId": ended[0].id} if ended and ended[0].kind == "text" else {}
@@ -161,9 +161,9 @@ class _Translation:
         return told
 
 
-def _events(marks: Iterable[Mark]) -> list[dict[str, Any]]:
+def _events(marks: Iterable[Mark]) -> list[JSONObject]:
     """Return the events of messages; one with thoughts is in a block."""
-    told: list[dict[str, Any]] = []
+    told: list[JSONObject] = []
     for mark in marks:
         message, at = _MESSAGES[mark.kind], {"messageId": mark.id}
         match mark.what:
@@ -178,10 +178,10 @@ def _events(marks: Iterable[Mark]) -> list[dict[str, Any]]:
     return told
 
 
-def _interrupt(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any]:
+def _interrupt(run: str, item: JSONObject, after: str | None) -> JSONObject:
     names = ("kind", "digest", "tool", "arguments", "shown", "approvers", "cut", "edited_by", "changes")
     shown = {name: item[name] for name in names if name in item}
-    found: dict[str, Any] = {
+    found: JSONObject = {
         "id": interrupt_id(run, item, after),
         "reason": _REASONS[item["kind"]],
         "message": item["message"],
@@ -193,18 +193,18 @@ def _interrupt(run: str, item: dict[str, Any], after: str | None) -> dict[str, A
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _ending(event: RunEnded) -> dict[str, Any]:
+def _ending(event: RunEnded) -> JSONObject:
     if event.status not in _ENDED:
         return {"type": "RUN_ERROR", "message": event.error or event.response or event.status, "code": event.status}
-    ended: dict[str, Any] = {"type": "RUN_FINISHED", "outcome": {"type": _ENDED[event.status]}}
+    ended: JSONObject = {"type": "RUN_FINISHED", "outcome": {"type": _ENDED[event.status]}}
     if event.usage is not None:
         ended["usage"] = [_usage(event.usage)]
     return {**ended, "result": event.response}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> JSONObject:
     return {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens, "totalTokens": usage.total_tokens}
 
 
-def _text(data: dict[str, Any]) -> str:
+def _text(data: JSONObject) -> str:
     return f"data: {dumped(data)}\n\n"

@@ -18,7 +18,7 @@ from standfast.events import (
     TurnEnded,
     TurnStarted,
 )
-from standfast.messages import waiting_edit_in_words
+from standfast.messages import JSONObject, waiting_edit_in_words
 from standfast.stores.protocol import check_session_id
 from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.conversations import (
@@ -49,7 +49,7 @@ class _Asked(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     id: str = Field(max_length=200)
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=5_000)
+    messages: list[JSONObject] = Field(min_length=1, max_length=5_000)
     context: Any = None  # from `body` in the transport's options
 
 
@@ -110,7 +110,7 @@ class _Translation:
     def __init__(self) -> None:
         self._parts, self._asked = Parts(), set[str]()
 
-    def of(self, event: Event) -> list[dict[str, Any]]:
+    def of(self, event: Event) -> list[JSONObject]:
         match event:
             case TurnStarted(turn):
                 return [*_said(self._parts.begin(turn)), {"type": "start-step"}]
@@ -133,11 +133,11 @@ class _Translation:
                 return [*begun, {"type": "tool-output-error", **at, "errorText": event.text or event.outcome}]
         return []
 
-    def end(self) -> list[dict[str, Any]]:
+    def end(self) -> list[JSONObject]:
         return _said(self._parts.end())
 
 
-def _said(marks: Iterable[Mark]) -> list[dict[str, Any]]:
+def _said(marks: Iterable[Mark]) -> list[JSONObject]:
     """Return the parts of a message."""
     told = []
     for mark in marks:
@@ -146,12 +146,12 @@ def _said(marks: Iterable[Mark]) -> list[dict[str, Any]]:
     return told
 
 
-def _input(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+def _input(call_id: str, name: str, arguments: Any) -> JSONObject:
     shown = {"toolCallId": call_id, "toolName": name, "input": arguments}
     return {"type": "tool-input-available", **shown, "dynamic": True}
 
 
-def _requests(run: str, item: dict[str, Any], after: str | None) -> list[dict[str, Any]]:
+def _requests(run: str, item: JSONObject, after: str | None) -> list[JSONObject]:
     """Return the items that ask for an approval; items that cannot be answered this way become data for a front end."""
     if item["kind"] == "approval" and "tool" in item and "cut" not in item:
         asked = {"approvalId": interrupt_id(run, item, after), "toolCallId": item["name"], "reason": item["message"]}
@@ -165,12 +165,12 @@ def _requests(run: str, item: dict[str, Any], after: str | None) -> list[dict[st
     return [{"type": "data-waiting", "data": shown}]
 
 
-def _ending(event: RunEnded, run: str) -> list[dict[str, Any]]:
+def _ending(event: RunEnded, run: str) -> list[JSONObject]:
     if event.status != "complete":
         why = event.error or event.response or event.status
         return [{"type": "error", "errorText": f"The run ended with {event.status}: {why}"}]
     return [{"type": "finish", "messageMetadata": {"workflow_id": run}}]
 
 
-def _text(data: dict[str, Any]) -> str:
+def _text(data: JSONObject) -> str:
     return f"data: {dumped(data)}\n\n"

@@ -29,6 +29,7 @@ from standfast.events import (
     TurnEnded,
     TurnStarted,
 )
+from standfast.messages import JSONObject
 from standfast.temporal.client.history.event_streams import read_event_id
 from standfast.web.api.calls import Begun, Doors, act_id
 from standfast.web.api.models import StartRun
@@ -58,7 +59,7 @@ class Talk:
 
     run: str
     after: str | None = None
-    settled: tuple[dict[str, Any], ...] = ()
+    settled: tuple[JSONObject, ...] = ()
 
 
 Kind = Literal["thoughts", "text"]
@@ -190,7 +191,7 @@ async def say(doors: Doors, person: Person, asked: StartRun, key: str | None, **
 class Waits:
     """The waiting items of a run, once all events were sent; `after` is the last event that was."""
 
-    items: list[dict[str, Any]]
+    items: list[JSONObject]
     after: str | None
 
 
@@ -227,7 +228,7 @@ def _may_wait(event: Event) -> bool:
     )
 
 
-async def _what_waits(doors: Doors, talk: Talk, last: str, looks: int) -> list[dict[str, Any]] | None:
+async def _what_waits(doors: Doors, talk: Talk, last: str, looks: int) -> list[JSONObject] | None:
     """Return a run's items that wait for people, with all arguments; None if there are events after the last one."""
     for _ in range(looks):
         # The run may have waited for an item that is answered by now: only the last event has the current state.
@@ -241,7 +242,7 @@ async def _what_waits(doors: Doors, talk: Talk, last: str, looks: int) -> list[d
     return []
 
 
-async def _pending(doors: Doors, run: str) -> list[dict[str, Any]] | None:
+async def _pending(doors: Doors, run: str) -> list[JSONObject] | None:
     """Return the items of a run that wait for people; None if no worker reports them now."""
     try:
         return [item for item in await doors.people.pending(run) if item["kind"] in ANSWERED]
@@ -249,7 +250,7 @@ async def _pending(doors: Doors, run: str) -> list[dict[str, Any]] | None:
         return None
 
 
-async def _whole(doors: Doors, item: dict[str, Any]) -> dict[str, Any]:
+async def _whole(doors: Doors, item: JSONObject) -> JSONObject:
     whole = await load_whole(doors.store, item)
     if whole is None:
         return item
@@ -261,7 +262,7 @@ async def _whole(doors: Doors, item: dict[str, Any]) -> dict[str, Any]:
 # --- interrupts, which a client answers ---
 
 
-def interrupt_id(run: str, item: dict[str, Any], after: str | None) -> str:
+def interrupt_id(run: str, item: JSONObject, after: str | None) -> str:
     """Return the id of a waiting item: all data needed to answer it, in any process."""
     plain = [run, item["kind"], item["name"], item.get("digest"), after]
     return base64.urlsafe_b64encode(json.dumps(plain).encode()).decode().rstrip("=")
@@ -286,13 +287,13 @@ def read_interrupt_id(text: str) -> tuple[str, str, str, str | None, str | None]
     raise HTTPException(422, "interruptId is not from this endpoint.")
 
 
-def response_schema(item: dict[str, Any]) -> dict[str, Any]:
+def response_schema(item: JSONObject) -> JSONObject:
     """Return the schema of the answer to a waiting item."""
     text, words = {"type": "string"}, {"type": "object", "additionalProperties": False}
     match item["kind"]:
         case "approval":
             decisions = ["reject"] if "cut" in item else ["approve", "reject"]
-            fields: dict[str, Any] = {"decision": {"enum": decisions}, "comment": text}
+            fields: JSONObject = {"decision": {"enum": decisions}, "comment": text}
             if "cut" in item:
                 return {**words, "properties": fields, "required": ["decision"]}
             if "tool" in item:
@@ -330,12 +331,10 @@ async def settle(doors: Doors, person: Person, request: Request, interrupt: str,
     if after is not None:  # which anyone could have written: the next events are that run's
         await admit(doors.people, person, run, read_event_id(after)[0])
     given = dict(payload) if isinstance(payload, dict) else {"text": payload} if isinstance(payload, str) else {}
-    allowed: dict[str, Any] = response_schema({"kind": kind})["properties"] | (
-        {"edit": {}} if kind == "approval" else {}
-    )
+    allowed: JSONObject = response_schema({"kind": kind})["properties"] | ({"edit": {}} if kind == "approval" else {})
     if unknown := given.keys() - allowed.keys():
         raise HTTPException(422, f"payload has {min(unknown)!r}; it may have {', '.join(allowed)}.")
-    act: dict[str, Any] = {"by": person.name, "id": act_id(key, person, interrupt, given)}
+    act: JSONObject = {"by": person.name, "id": act_id(key, person, interrupt, given)}
     before = await _pending(doors, run) or ()
     settled = tuple(item for item in before if (item["kind"], item["name"]) == (kind, name))
     try:
@@ -363,13 +362,13 @@ def together(talks: Sequence[Talk]) -> Talk:
     return Talk(talks[-1].run, talks[-1].after, tuple(item for talk in talks for item in talk.settled))
 
 
-def _word(given: dict[str, Any], name: str) -> str:
+def _word(given: JSONObject, name: str) -> str:
     if not isinstance(given.get(name), str) or not given[name]:
         raise HTTPException(422, f"payload must have {name}, a text.")
     return str(given[name])
 
 
-def _one_of(given: dict[str, Any], name: str, *allowed: str) -> Any:
+def _one_of(given: JSONObject, name: str, *allowed: str) -> Any:
     if given.get(name) not in allowed:
         raise HTTPException(422, f"payload.{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}.")
     return given[name]

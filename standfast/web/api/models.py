@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from standfast.agent_loop import Remember, StandingApproval
-from standfast.messages import Image, Message
+from standfast.messages import Image, JSONObject, Message
 from standfast.stores.protocol import LONGEST_TENANT, SESSION_ID
 from standfast.temporal.client.runs.decisions import MOST
 
@@ -181,7 +181,7 @@ class Transcript(BaseModel):
 class Items(BaseModel):
     """An item that waits for people."""
 
-    items: list[dict[str, Any]]
+    items: list[JSONObject]
 
 
 class Waiting(BaseModel):
@@ -190,7 +190,7 @@ class Waiting(BaseModel):
     `next` is the `after` of the next page. `counts` are of all pages, by kind, if a store has a board.
     """
 
-    items: list[dict[str, Any]]
+    items: list[JSONObject]
     counts: dict[str, int] | None = None
     next: str | None = None
 

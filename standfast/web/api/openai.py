@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from standfast.events import ReasoningDelta, RunEnded, TextDelta, TurnEnded, TurnStarted
-from standfast.messages import Usage
+from standfast.messages import JSONObject, Usage
 from standfast.stores.protocol import check_session_id
 from standfast.web.api.calls import Doors, key_of
 from standfast.web.api.conversations import Answer, Kind, Piece, Talk, Waits, listen, say, texts_of
@@ -49,11 +49,11 @@ class _Asked(BaseModel):
 
 
 class _Chat(_Asked):
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=2_000)
+    messages: list[JSONObject] = Field(min_length=1, max_length=2_000)
 
 
 class _Responses(_Asked):
-    input: str | list[dict[str, Any]]
+    input: str | list[JSONObject]
     instructions: str | None = None
     previous_response_id: str | None = None
 
@@ -95,7 +95,7 @@ async def responses(doors: Doors, request: Request, person: Person, _: str) -> R
     return JSONResponse(_response(talk, asked.model, await _whole(doors, talk)))
 
 
-async def _begin(doors: Doors, request: Request, person: Person, asked: _Asked, given: list[dict[str, Any]]) -> Talk:
+async def _begin(doors: Doors, request: Request, person: Person, asked: _Asked, given: list[JSONObject]) -> Talk:
     if asked.tools or asked.n != 1:
         raise HTTPException(422, "tools, n: an agent has its own tools, and gives one answer.")
     doors.senders.check_rights(person, "operator", "start")
@@ -177,7 +177,7 @@ async def _whole(doors: Doors, talk: Talk) -> _Said:
 # --- chat completions ---
 
 
-def _chat_head(talk: Talk, model: str, kind: str) -> dict[str, Any]:
+def _chat_head(talk: Talk, model: str, kind: str) -> JSONObject:
     return {"id": f"chatcmpl-{talk.run}", "object": kind, "created": int(time.time()), "model": model}
 
 
@@ -189,7 +189,7 @@ def _chat_usage(usage: Usage) -> dict[str, int]:
 async def _chat_texts(doors: Doors, talk: Talk, model: str) -> AsyncIterator[str]:
     head = _chat_head(talk, model, "chat.completion.chunk")
 
-    def chunk(delta: dict[str, Any], ending: str | None = None, **more: Any) -> str:
+    def chunk(delta: JSONObject, ending: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "finish_reason": ending, "logprobs": None}
         return f"data: {dumped({**head, 'choices': [choice], **more})}\n\n"
 
@@ -212,7 +212,7 @@ async def _chat_texts(doors: Doors, talk: Talk, model: str) -> AsyncIterator[str
 # --- responses ---
 
 
-def _response(talk: Talk, model: str, said: _Said | None) -> dict[str, Any]:
+def _response(talk: Talk, model: str, said: _Said | None) -> JSONObject:
     usage = None
     if said is not None and said.usage is not None:
         counts = {"input_tokens": said.usage.input_tokens, "output_tokens": said.usage.output_tokens}
@@ -238,13 +238,13 @@ def _response(talk: Talk, model: str, said: _Said | None) -> dict[str, Any]:
     }
 
 
-def _part(kind: Kind, text: str) -> dict[str, Any]:
+def _part(kind: Kind, text: str) -> JSONObject:
     if kind == "thoughts":
         return {"type": "summary_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def _item(talk: Talk, kind: Kind, text: str | None) -> dict[str, Any]:
+def _item(talk: Talk, kind: Kind, text: str | None) -> JSONObject:
     """Return the item with the words of a kind; None if it has just begun."""
     status, parts = "in_progress" if text is None else "completed", [] if text is None else [_part(kind, text)]
     if kind == "thoughts":
@@ -296,12 +296,12 @@ class _ResponseEvents:
         yield self.event("response.output_item.added", output_index=index, item=_item(self._talk, kind, None))
         yield self.event(f"{_EVENTS[kind][1]}.added", **self._at(kind), part=_part(kind, ""))
 
-    def _at(self, kind: Kind) -> dict[str, Any]:
+    def _at(self, kind: Kind) -> JSONObject:
         item = _item(self._talk, kind, None)["id"]
         return {"item_id": item, "output_index": self._begun.index(kind), _EVENTS[kind][0]: 0}
 
 
-def _no_probabilities(kind: Kind) -> dict[str, Any]:
+def _no_probabilities(kind: Kind) -> JSONObject:
     return {"logprobs": []} if kind == "text" else {}
 
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import read_object
+from standfast.messages import JSONObject, read_object
 from standfast.web.api.errors import TOKEN, ForbiddenError
 from standfast.web.identity.people import Access, Person, Role, bearer, is_foreign
 from standfast.web.identity.visitors import Rates, who
@@ -97,7 +97,7 @@ def check_origins(origins: Sequence[str]) -> list[str]:
     return list(origins)
 
 
-async def read_body(request: Request) -> dict[str, Any]:
+async def read_body(request: Request) -> JSONObject:
     """Return the JSON object in a request's body; an empty body is an empty object.
 
     Raises:

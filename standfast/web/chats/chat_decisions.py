@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from standfast.errors import InputError, NotConfirmedError, StandfastError
-from standfast.messages import distinct_people, visible, visible_json
+from standfast.messages import JSONObject, distinct_people, visible, visible_json
 from standfast.notices.chat_messages import (
     DECIDED,
     OVER,
@@ -79,7 +79,7 @@ class ChatDecisions:
         await admit(self._people, person, mark.workflow_id)
         return person
 
-    async def waiting(self, mark: Mark) -> dict[str, Any] | None:
+    async def waiting(self, mark: Mark) -> JSONObject | None:
         """Return the item of a button, if it still waits."""
         try:
             run = await our_run(self._people.client, mark.workflow_id)

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import read_json
+from standfast.messages import JSONObject, read_json
 from standfast.notices.chat_messages import APPROVE, EDIT, OPEN, REJECT, Decided, Mark
 from standfast.notices.slack_messages import approval_message, closed_message, draw, plain
 from standfast.stores.protocol import AgentStore
@@ -45,12 +45,12 @@ VALUE = "value"  # the control in each block
 Values = Mapping[str, Mapping[str, Any]]  # of a form, by block
 
 
-def _control(field: Field) -> dict[str, Any]:
+def _control(field: Field) -> JSONObject:
     """Return a field as a block."""
     match field.kind:
         case "number":
             is_decimal = isinstance(field.value, float)
-            element: dict[str, Any] = {"type": "number_input", "is_decimal_allowed": is_decimal}
+            element: JSONObject = {"type": "number_input", "is_decimal_allowed": is_decimal}
             element["initial_value"] = field.shown
         case "choice":
             options = {one: {"text": plain(one), "value": one} for one in ("true", "false")}
@@ -89,7 +89,7 @@ class Sent(NamedTuple):
     link: str | None
 
 
-def form(decision: Decided, sent: Sent, fields: list[Field]) -> dict[str, Any]:
+def form(decision: Decided, sent: Sent, fields: list[Field]) -> JSONObject:
     """Return a form that approves a call with changes, or rejects, with a comment.
 
     Raises:
@@ -144,7 +144,7 @@ class SlackDecisions:
     def __init__(self, api: SlackApi, decisions: ChatDecisions) -> None:
         self._api, self._decisions = api, decisions
 
-    async def ask(self, press: Press, decision: Decided, trigger: str, blocks: Sequence[dict[str, Any]]) -> None:
+    async def ask(self, press: Press, decision: Decided, trigger: str, blocks: Sequence[JSONObject]) -> None:
         """Open a form: to edit and approve, or to reject with a comment.
 
         Raises:
@@ -164,7 +164,7 @@ class SlackDecisions:
         decision: Decided,
         *,
         id: str,  # noqa: A002
-        blocks: Sequence[dict[str, Any]],
+        blocks: Sequence[JSONObject],
     ) -> None:
         """Decide on the message's item.
 
@@ -203,7 +203,7 @@ class SlackDecisions:
             now = closed_message(draw(run, came.item).blocks, came.said)
         await self._api.replace(press.place, now)
 
-    async def _over(self, press: Press, blocks: Sequence[dict[str, Any]]) -> None:
+    async def _over(self, press: Press, blocks: Sequence[JSONObject]) -> None:
         """Remove the buttons from a message whose item no longer waits."""
         await self._api.replace(press.place, closed_message(blocks, await self._decisions.outcome(press.mark)))
 
@@ -222,7 +222,7 @@ class _Action(BaseModel):
 
 class _Message(BaseModel):
     ts: str
-    blocks: list[dict[str, Any]] = []
+    blocks: list[JSONObject] = []
 
 
 class _State(BaseModel):
@@ -366,7 +366,7 @@ def slack_signature(secret: str, at: str, body: bytes) -> str:
     return "v0=" + hmac.new(secret.encode(), f"v0:{at}:".encode() + body, hashlib.sha256).hexdigest()
 
 
-def _link(blocks: list[dict[str, Any]]) -> str | None:
+def _link(blocks: list[JSONObject]) -> str | None:
     """Return the run's address from one of standfast's messages."""
     for block in blocks:
         for one in block.get("elements", ()) if block.get("type") == "actions" else ():

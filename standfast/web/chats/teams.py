@@ -16,7 +16,7 @@ from starlette.routing import Route
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import read_object, visible
+from standfast.messages import JSONObject, read_object, visible
 from standfast.notices.chat_messages import APPROVE, EDIT, REJECT, Decided, Mark
 from standfast.notices.teams_messages import (
     MOST_BYTES,
@@ -56,7 +56,7 @@ def form_card(
     fields: Sequence[Field],
     typed: Typed | None = None,
     problem: str | None = None,
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return a card that approves a call with changes, or rejects, with a comment.
 
     Only the person who requested the card sees it.
@@ -86,14 +86,14 @@ def form_card(
     return made
 
 
-def _control(field: Field, value: str) -> dict[str, Any]:
+def _control(field: Field, value: str) -> JSONObject:
     if field.kind == "choice":
         choices = [{"title": one, "value": one} for one in ("true", "false")]
         return {"type": "Input.ChoiceSet", "id": field.name, "label": field.label, "choices": choices, "value": value}
     return _text(field.name, field.label, value, is_long=field.is_long)
 
 
-def _text(name: str, label: str, value: str, *, is_long: bool) -> dict[str, Any]:
+def _text(name: str, label: str, value: str, *, is_long: bool) -> JSONObject:
     """Return a text field. Numbers use one as well, because a number field would lose their form."""
     found = {"type": "Input.Text", "id": name, "label": label, "isMultiline": is_long, "maxLength": LONGEST}
     return found | ({"value": value} if value else {})
@@ -113,7 +113,7 @@ def link_in(data: Mapping[str, Any]) -> str | None:
     return link if isinstance(link, str) and link.startswith(("https://", "http://")) else None
 
 
-def said_card(run: str, gate: str, said: str) -> dict[str, Any]:
+def said_card(run: str, gate: str, said: str) -> JSONObject:
     """Return a card about an item that no longer waits."""
     return card([*words(said), *line(f"Run: {visible(run)}\nGate: {visible(gate)}")], [])
 
@@ -125,7 +125,7 @@ class _From(BaseModel):
 
 class _Action(BaseModel):
     verb: str = ""
-    data: dict[str, Any] = {}
+    data: JSONObject = {}
 
 
 class _Value(BaseModel):
@@ -177,7 +177,7 @@ class TeamsRoutes:
         doing = self._doing.begin(self._pressed(press, tenant_of(activity)))
         return JSONResponse(doing.result() if await self._doing.is_done(doing) else _message(_SLOW))
 
-    async def _pressed(self, press: _Press, tenant: str) -> dict[str, Any]:
+    async def _pressed(self, press: _Press, tenant: str) -> JSONObject:
         """Run the action of a button; return the answer to the person who pressed it."""
         action = press.value.action
         try:
@@ -193,7 +193,7 @@ class TeamsRoutes:
             _LOG.exception("A press in Teams could not be handled")
             return _message("The page itself has failed; see its log.")
 
-    async def _obey(self, action: _Action, person: Person, mark: Mark, key: str) -> dict[str, Any]:
+    async def _obey(self, action: _Action, person: Person, mark: Mark, key: str) -> JSONObject:
         run, link, typed = mark.workflow_id, link_in(action.data), typed_in(action.data)
         if (item := await self._decisions.waiting(mark)) is None:
             return _card(said_card(run, mark.gate, await self._decisions.outcome(mark)))
@@ -222,11 +222,11 @@ class TeamsRoutes:
         decision: Decided,
         person: Person,
         mark: Mark,
-        item: dict[str, Any],
+        item: JSONObject,
         link: str | None,
         typed: Typed,
         error: StandfastError,
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         """Return the form again, with the entries and their errors."""
         fields = self._decisions.fields(person, mark, item, decision)
         where = next(
@@ -235,17 +235,17 @@ class TeamsRoutes:
         return _card(form_card(decision, mark, item, link, fields, typed, f"{where}{error}"))
 
 
-def _card(made: dict[str, Any]) -> dict[str, Any]:
+def _card(made: JSONObject) -> JSONObject:
     """Return the answer that shows a card to the person who pressed."""
     return {"statusCode": 200, "type": "application/vnd.microsoft.card.adaptive", "value": made}
 
 
-def _message(text: str) -> dict[str, Any]:
+def _message(text: str) -> JSONObject:
     """Return the answer that shows a text to the person who pressed, and leaves the card unchanged."""
     return {"statusCode": 200, "type": "application/vnd.microsoft.activity.message", "value": text[:_SAID]}
 
 
-def _note(activity: dict[str, Any]) -> None:
+def _note(activity: JSONObject) -> None:
     """Log the conversation in which the bot was addressed or installed: a worker's webhook needs its address."""
     conversation = activity.get("conversation")
     found = conversation.get("id") if isinstance(conversation, dict) else None

@@ -13,7 +13,7 @@ from typing import Any
 
 from standfast.errors import InputError, StandfastError
 from standfast.extras import MissingExtraError, install
-from standfast.messages import visible
+from standfast.messages import JSONObject, visible
 from standfast.notices.teams_messages import check_https, check_ids
 from standfast.tls import tls_context
 
@@ -69,11 +69,11 @@ class Connector:
 
     def __init__(self, settings: TeamsActions) -> None:
         self._settings = settings
-        self._keys: dict[str, dict[str, Any]] = {}  # by `kid`
+        self._keys: dict[str, JSONObject] = {}  # by `kid`
         self._asked_at = -_KEPT  # by the monotonic clock
         self._asking = asyncio.Lock()
 
-    async def check(self, authorization: str) -> dict[str, Any]:
+    async def check(self, authorization: str) -> JSONObject:
         """Return the claims of the token in a header.
 
         Raises:
@@ -87,7 +87,7 @@ class Connector:
             raise InputError("It lacks the Bot Connector's token")
         try:
             key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
-            claims: dict[str, Any] = jwt.decode(
+            claims: JSONObject = jwt.decode(
                 token,
                 jwt.PyJWK(key, algorithm="RS256"),
                 algorithms=["RS256"],
@@ -102,7 +102,7 @@ class Connector:
             raise InputError("The key of its token is not for Teams")
         return claims
 
-    def check_activity(self, claims: dict[str, Any], activity: "dict[str, Any]") -> None:
+    def check_activity(self, claims: JSONObject, activity: "JSONObject") -> None:
         """Check that a token belongs to this activity, and that its tenant is the configured one.
 
         Raises:
@@ -116,7 +116,7 @@ class Connector:
         if tenant_of(activity) != self._settings.tenant_id.lower():
             raise InputError("It comes from a different tenant")
 
-    async def _key(self, kid: str) -> dict[str, Any]:
+    async def _key(self, kid: str) -> JSONObject:
         """Return a key, from the cache if it is there."""
         async with self._asking:
             age = time.monotonic() - self._asked_at
@@ -147,7 +147,7 @@ class Connector:
         self._asked_at = time.monotonic()
 
 
-async def _document(client: Any, url: str) -> dict[str, Any]:
+async def _document(client: Any, url: str) -> JSONObject:
     """Return a JSON object from an address.
 
     Raises:
@@ -166,7 +166,7 @@ async def _document(client: Any, url: str) -> dict[str, Any]:
     return found
 
 
-def tenant_of(activity: dict[str, Any]) -> str:
+def tenant_of(activity: JSONObject) -> str:
     """Return the directory from which an activity comes; "" if it has none."""
     data = activity.get("channelData")
     tenant = data.get("tenant") if isinstance(data, dict) else None

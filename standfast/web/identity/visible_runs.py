@@ -9,13 +9,13 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from itsdangerous import BadSignature, Signer
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, SessionAccessDeniedError
+from standfast.messages import JSONObject
 from standfast.messages import person as identity
 from standfast.runtime.stored_gates import is_in_process
 from standfast.stores.deletion import DELETED
@@ -69,7 +69,7 @@ class RunPages:
         self._people = people
         self._signer = Signer(secret, salt="standfast.lists", digest_method=hashlib.sha256)
 
-    async def read(self, person: Person, query: str, size: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
+    async def read(self, person: Person, query: str, size: int, after: str) -> tuple[list[JSONObject], str | None]:
         """Return a page of the runs that a person may see, and the token of the next page, if any.
 
         Neither reveals other people's runs: a page without a run of the person's is skipped.
@@ -95,7 +95,7 @@ class RunPages:
 
 async def _listed(
     people: StandfastClient, person: Person, query: str, size: int, token: bytes | None
-) -> tuple[list[dict[str, Any]], bytes | None]:
+) -> tuple[list[JSONObject], bytes | None]:
     for _ in range(_PAGES):
         found = people.client.list_workflows(bounded_query(person, query), page_size=size, next_page_token=token)
         await found.fetch_next_page()
@@ -108,7 +108,7 @@ async def _listed(
 
 async def waiting_for(
     people: StandfastClient, person: Person, wanted: WaitingFilters, limit: int | None, *, after: str | None = None
-) -> list[dict[str, Any]]:
+) -> list[JSONObject]:
     """Return the waiting items of the runs that a person may see; see `StandfastClient.waiting`."""
     if (board := await people.board()) is not None:
         found = bounded_filter(person, filter_of(people.client.namespace, wanted))
@@ -144,9 +144,7 @@ async def admit(people: StandfastClient, person: Person, workflow_id: str, run_i
         raise no_run(client, workflow_id)
 
 
-async def only_admitted(
-    people: StandfastClient, person: Person, found: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+async def only_admitted(people: StandfastClient, person: Person, found: Sequence[JSONObject]) -> list[JSONObject]:
     """Return the runs, or the items of runs, that a person may see."""
     if not person.is_bounded:
         return list(found)
@@ -223,7 +221,7 @@ def owns(person: Person, user: str | None, tenant: str | None) -> bool:
     return is_users and (person.tenants is None or tenant in person.tenants)
 
 
-def remembered(person: Person, wish: dict[str, Any]) -> dict[str, Any]:
+def remembered(person: Person, wish: JSONObject) -> JSONObject:
     """Return a person's wish to approve later calls as well.
 
     Raises:

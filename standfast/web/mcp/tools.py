@@ -14,6 +14,7 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, SessionConflictError
+from standfast.messages import JSONObject
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import SESSION_ID, session_key_of
 from standfast.temporal.client.runs.descriptions import listed, looked_at, our_run, run_of
@@ -121,7 +122,7 @@ class Offer:
     name: str
     description: str
     arguments: type[BaseModel]
-    do: Callable[[Person, Any], Awaitable[dict[str, Any]]]
+    do: Callable[[Person, Any], Awaitable[JSONObject]]
     role: Role
     scope: str
     is_reading: bool = False
@@ -130,8 +131,8 @@ class Offer:
     required: Sequence[str] = ()
 
     @property
-    def schema(self) -> dict[str, Any]:
-        schema: dict[str, Any] = self.arguments.model_json_schema()
+    def schema(self) -> JSONObject:
+        schema: JSONObject = self.arguments.model_json_schema()
         for name, given in self.schemas.items():
             own = dict(given)
             # Definitions that a schema refers to are at the top of the combined schema.
@@ -163,7 +164,7 @@ class Offers:
         """Return the tools that a person may use."""
         return [one for one in self._offers.values() if person.may(one.role) and person.may_do(one.scope)]
 
-    async def call(self, person: Person, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def call(self, person: Person, name: str, arguments: Mapping[str, Any]) -> JSONObject:
         """Use a tool for a person.
 
         Raises:
@@ -243,8 +244,8 @@ class Offers:
 
     # --- what they do ---
 
-    def _start_of(self, item: Agent | Pipeline) -> Callable[[Person, Any], Awaitable[dict[str, Any]]]:
-        async def start(person: Person, asked: Any) -> dict[str, Any]:
+    def _start_of(self, item: Agent | Pipeline) -> Callable[[Person, Any], Awaitable[JSONObject]]:
+        async def start(person: Person, asked: Any) -> JSONObject:
             message_id = getattr(asked, "message_id", None)
             given = StartRun(name=item.name, **asked.model_dump(exclude_none=True, exclude={"message_id"}))
             # Without message ids, a session is started once; with ids, each message is.
@@ -267,7 +268,7 @@ class Offers:
 
         return start
 
-    async def _say(self, person: Person, asked: Say) -> dict[str, Any]:
+    async def _say(self, person: Person, asked: Say) -> JSONObject:
         seen = listed(await our_run(self._doors.client, asked.run))
         item = self._doors.items.get(seen["type"])
         if "closed" not in seen:
@@ -281,10 +282,10 @@ class Offers:
             await self._doors.start(person, StartRun(name=item.name, message=asked.text, **given), asked.message_id)
         return await self._seen(asked.run)
 
-    async def _status(self, person: Person, asked: Look) -> dict[str, Any]:
+    async def _status(self, person: Person, asked: Look) -> JSONObject:
         return _named(await looked_at(self._doors.client, asked.run, asked.run_id))
 
-    async def _result(self, person: Person, asked: Await) -> dict[str, Any]:
+    async def _result(self, person: Person, asked: Await) -> JSONObject:
         clock = asyncio.get_running_loop().time
         until = clock() + asked.wait_seconds
         while True:
@@ -296,14 +297,14 @@ class Offers:
                 return {"has_ended": False, **await self._seen(asked.run)}
             await asyncio.sleep(min(_EVERY, max(0.0, until - clock())))
 
-    async def _pending(self, person: Person, asked: Waits) -> dict[str, Any]:
+    async def _pending(self, person: Person, asked: Waits) -> JSONObject:
         if asked.run is not None:
             return {"items": await self._shown(asked.run)}
         found = await waiting_for(self._doors.people, person, {}, _MOST + 1)
         return {"items": [_line(item) for item in found[:_MOST]], "has_more": len(found) > _MOST}
 
-    def _decide_of(self, decision: Any) -> Callable[[Person, Any], Awaitable[dict[str, Any]]]:
-        async def decide(person: Person, asked: Decide) -> dict[str, Any]:
+    def _decide_of(self, decision: Any) -> Callable[[Person, Any], Awaitable[JSONObject]]:
+        async def decide(person: Person, asked: Decide) -> JSONObject:
             item = next((one for one in await self._shown(asked.run) if one["name"] == asked.gate), None)
             if item is not None and "digest" not in item and item["kind"] == "approval":
                 raise InputError(str(item.get("why") or "This cannot be decided here"))
@@ -313,13 +314,13 @@ class Offers:
 
         return decide
 
-    async def _answer(self, person: Person, asked: Reply) -> dict[str, Any]:
+    async def _answer(self, person: Person, asked: Reply) -> JSONObject:
         await self._doors.people.answer(asked.run, asked.text, tool_call_id=asked.tool_call_id, by=person.name)
         return {"done": True, **await self._seen(asked.run)}
 
     # --- what is shown ---
 
-    async def _seen(self, run: str) -> dict[str, Any]:
+    async def _seen(self, run: str) -> JSONObject:
         """Return a run as the server has it, without asking a worker; and its waiting items."""
         seen = _named(listed(await our_run(self._doors.client, run)))
         return (
@@ -328,7 +329,7 @@ class Offers:
             else seen
         )
 
-    async def _shown(self, run: str) -> list[dict[str, Any]]:
+    async def _shown(self, run: str) -> list[JSONObject]:
         """Return the waiting items of a run in full; an item that cannot be shown in full has no digest."""
         shown = []
         for item in await self._doors.people.pending(run):
@@ -344,7 +345,7 @@ class Offers:
 
 
 class _Own(NamedTuple):
-    schemas: dict[str, dict[str, Any]]
+    schemas: dict[str, JSONObject]
     required: tuple[str, ...]
 
 
@@ -362,12 +363,12 @@ def _own_arguments(item: Agent | Pipeline) -> _Own:
     return _Own({"context": schema}, ("context",) if item.needs_context else ())
 
 
-def _named(seen: Mapping[str, Any]) -> dict[str, Any]:
+def _named(seen: Mapping[str, Any]) -> JSONObject:
     return {"run": seen["workflow_id"], **{name: value for name, value in seen.items() if name != "workflow_id"}}
 
 
-def _line(item: Mapping[str, Any]) -> dict[str, Any]:
+def _line(item: Mapping[str, Any]) -> JSONObject:
     """Return a list's line about a waiting item."""
     kept = ("workflow_id", "kind", "name", "message", "since", "deadline", "tool", "approvers")
     found = {name: item[name] for name in kept if item.get(name) is not None}
-    return cast("dict[str, Any]", {"run": found.pop("workflow_id"), **found} if "workflow_id" in found else found)
+    return cast(JSONObject, {"run": found.pop("workflow_id"), **found} if "workflow_id" in found else found)

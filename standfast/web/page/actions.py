@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Literal
 
 from standfast.errors import InputError
+from standfast.messages import JSONObject, read_json
 from standfast.messages import person as identity
-from standfast.messages import read_json
 from standfast.runtime.stored_gates import RECORDED
 from standfast.temporal import StandfastClient
 from standfast.web.identity.people import Person, Role
@@ -170,7 +170,7 @@ ACTS: dict[str, tuple[Role, Read]] = {
 }
 
 
-def wish_in(form: Mapping[str, str], person: Person) -> dict[str, Any] | None:
+def wish_in(form: Mapping[str, str], person: Person) -> JSONObject | None:
     """Return the standing approval that a form adds to an approval; None if nothing.
 
     Raises:
@@ -179,7 +179,7 @@ def wish_in(form: Mapping[str, str], person: Person) -> dict[str, Any] | None:
     scope = form.get("remember", "").strip()
     if not scope:
         return None
-    arguments: dict[str, Any] = {}
+    arguments: JSONObject = {}
     for name in (name.removeprefix(_ARGUMENT) for name in form if name.startswith(_ARGUMENT)):
         match form[_ARGUMENT + name]:
             case "any":

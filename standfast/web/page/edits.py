@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import explain, visible_json
+from standfast.messages import JSONObject, explain, visible_json
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
 from standfast.web.page.forms import Field, FieldError, filled_form, read_once
@@ -99,7 +99,7 @@ def _data(value: Any) -> str:
 
 async def asked_again(
     people: StandfastClient, store: AgentStore | None, run: str, form: Mapping[str, str], error: Exception
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return a waiting item as it was when a person tried to approve it, with the errors.
 
     The card shows it again with them; the result is empty if the run waits for another item or cannot be reached.

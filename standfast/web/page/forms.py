@@ -15,7 +15,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from standfast.errors import InputError
-from standfast.messages import cut, read_json, visible, visible_json
+from standfast.messages import JSONObject, cut, read_json, visible, visible_json
 
 Control = Literal["group", "text", "input", "number", "checkbox", "select", "lines", "json"]
 _INPUTS = {"date": "date", "time": "time", "email": "email", "uri": "url", "password": "password"}
@@ -133,7 +133,7 @@ def read_once(text: str) -> Any:
     return value
 
 
-def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _keys_once(pairs: list[tuple[str, Any]]) -> JSONObject:
     if len(pairs) > len(found := dict(pairs)):
         raise InputError("an object has a key twice")
     return found
@@ -173,7 +173,7 @@ class _Known:
     within: tuple[str, ...] = ()
     numbers: Iterator[int] = field(default_factory=count)
 
-    def resolve(self, schema: Mapping[str, Any]) -> "tuple[dict[str, Any], _Known]":
+    def resolve(self, schema: Mapping[str, Any]) -> "tuple[JSONObject, _Known]":
         """Return the schema that a reference points to, with the keys beside the reference."""
         name = str(schema["$ref"]).rpartition("/")[2] if "$ref" in schema else None
         rest = {key: value for key, value in schema.items() if key != "$ref"}
@@ -228,7 +228,7 @@ def _field(
     return Field(**has | made)
 
 
-def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
+def _control(schema: Mapping[str, Any], *, is_optional: bool) -> JSONObject:
     """Return the attributes of the control for a schema without properties."""
     default, items = schema.get("default"), schema.get("items")
     if options := [schema["const"]] if "const" in schema else schema.get("enum"):
@@ -258,7 +258,7 @@ def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
     return {"control": "json", "help": "As JSON.", "value": "" if default is None else json.dumps(default, indent=2)}
 
 
-def _filled(schema: Mapping[str, Any], value: Any, *, is_optional: bool) -> dict[str, Any]:
+def _filled(schema: Mapping[str, Any], value: Any, *, is_optional: bool) -> JSONObject:
     """Return the attributes of a value's control: JSON, if another control could not show and keep all of it."""
     made = _control(schema, is_optional=is_optional)
     if made["control"] == "input":  # which a browser empties if it is invalid

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import Usage, read_json
+from standfast.messages import JSONObject, Usage, read_json
 from standfast.messages import person as identity
 from standfast.runtime.stored_gates import is_in_process
 from standfast.stores.waits import ShownWait, WaitFilter
@@ -116,14 +116,14 @@ def _whole(wanted: Mapping[str, str], mine: WaitFilter | None, every: Sequence[S
     Args:
         mine: returns which items are the person's own; None if they are not distinguished.
     """
-    lists: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    lists: tuple[list[JSONObject], list[JSONObject]] = ([], [])
     for one in every:
         is_mine = mine is not None and one.wait.is_for(mine.person, mine.person_kinds)
         lists[not is_mine].append(board_item(one))
     return Inbox(wanted, *lists, Counter(one.wait.kind for one in every))
 
 
-async def _page(board: WaitingItems, wanted: WaitFilter, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
+async def _page(board: WaitingItems, wanted: WaitFilter, after: str | None) -> tuple[list[JSONObject], str | None]:
     """Return a page of items, and the place after which the next one begins, if any."""
     items = await read_waiting(board, wanted, after=after, limit=PAGE + 1)
     return items[:PAGE], items[PAGE - 1]["place"] if len(items) > PAGE else None
@@ -184,7 +184,7 @@ def _chosen(form: Form, path: str, person: Person) -> list[Choice]:
     return choices
 
 
-def _of_run(seen: dict[str, Any]) -> dict[str, Any]:
+def _of_run(seen: JSONObject) -> JSONObject:
     """Return the run's fields as the board would have them."""
     given = {"agent": seen["type"], "session_id": seen.get("session_id")}
     return {name: value for name, value in given.items() if value is not None}

@@ -19,8 +19,8 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.mcp.known_tools import known_servers
+from standfast.messages import JSONObject, visible
 from standfast.messages import person as identity
-from standfast.messages import visible
 from standfast.stores.protocol import has_ledger
 from standfast.stores.waits import WaitFilter
 from standfast.temporal.client.board.boards import filter_of
@@ -223,7 +223,7 @@ class Overview:
                 return (await self._client.count_workflows(bounded_query(person, query))).count
         return None
 
-    async def _list(self, person: Person, query: str) -> list[dict[str, Any]] | None:
+    async def _list(self, person: Person, query: str) -> list[JSONObject] | None:
         """Return the latest runs that a person may see; None if runs of theirs may be missing.
 
         For people who see all runs, or all of a tenant, the latest are enough.

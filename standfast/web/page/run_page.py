@@ -11,7 +11,7 @@ from starlette.routing import Route
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import Message
+from standfast.messages import JSONObject, Message
 from standfast.runtime.stored_gates import is_in_process
 from standfast.runtime.streamed_answers import Heard
 from standfast.temporal import OnRecord, start_pipeline
@@ -105,7 +105,7 @@ class RunPage:
             else changes_address(request, f"/runs/{run}", seen, (journal_key, said) if speaks else None),
         )
 
-    def _in_temporal(self, seen: dict[str, Any]) -> str | None:
+    def _in_temporal(self, seen: JSONObject) -> str | None:
         if self._ui is None:
             return None
         space, run = quote(self._desk.client.namespace, safe=""), quote(seen["workflow_id"], safe="")

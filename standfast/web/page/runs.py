@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowContinuedAsNewError, WorkflowFailu
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
-from standfast.messages import Message, Usage, read_json
+from standfast.messages import JSONObject, Message, Usage, read_json
 from standfast.notices.posts import load_untold
 from standfast.pipeline_loop import Done, PipelineState, Planned, RunStep, Todo
 from standfast.runtime.message_ids import Unheard
@@ -178,7 +178,7 @@ class Runs:
     def __init__(self, people: StandfastClient, store: AgentStore | None) -> None:
         self._people, self._store = people, store
 
-    async def seen(self, run: str) -> dict[str, Any]:
+    async def seen(self, run: str) -> JSONObject:
         """Return all known facts about a run; for a pipeline's run also the waiting items of its steps' agents."""
         seen = await looked_at(self._people.client, run)
         paths = [path for path in seen.get("state", {}).get("running", ()) if isinstance(path, str)][:_STEPS]
@@ -187,7 +187,7 @@ class Runs:
             seen["steps"] = steps
         return seen
 
-    async def _pending(self, run: str) -> list[dict[str, Any]]:
+    async def _pending(self, run: str) -> list[JSONObject]:
         with suppress(StandfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no separate run
             found = read_items(await answer(self._people.client, self._people.run(run), names.PENDING, _PATIENCE))
             return [{**item, "workflow_id": run} for item in found]
@@ -200,7 +200,7 @@ class Runs:
         session = await self._store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"]))
         return session is None or owns(person, session.user_id, session.tenant_id)
 
-    async def messages(self, seen: dict[str, Any], *, most: int = _MESSAGES) -> list[Message]:
+    async def messages(self, seen: JSONObject, *, most: int = _MESSAGES) -> list[Message]:
         """Return the last messages of a run's session."""
         if self._store is None or "session_id" not in seen:
             return []
@@ -209,7 +209,7 @@ class Runs:
         after = 0 if session is None else max(0, session.last_seq - most)
         return await self._store.load_messages(key, after=after)
 
-    async def unheard(self, seen: dict[str, Any], messages: Iterable[Message]) -> list[str]:
+    async def unheard(self, seen: JSONObject, messages: Iterable[Message]) -> list[str]:
         """Return the unread messages: the run itself reports them, and after its end its session has them."""
         if "closed" not in seen or "session_id" not in seen or not has_ledger(self._store):
             return list(seen.get("state", {}).get("unheard", ()))
@@ -228,7 +228,7 @@ class Runs:
         """Return of which items of an open run people may not have been notified."""
         return await load_untold(self._store, journal_key) if "closed" not in seen and has_ledger(self._store) else []
 
-    async def progress(self, journal_key: str, seen: dict[str, Any]) -> Progress | None:
+    async def progress(self, journal_key: str, seen: JSONObject) -> Progress | None:
         store = self._store
         return await load_progress(cast(DurableStore, store), journal_key, seen) if has_ledger(store) else None
 

@@ -19,6 +19,7 @@ from standfast.errors import StandfastError
 from standfast.messages import (
     Citation,
     HostedCall,
+    JSONObject,
     Message,
     ToolCall,
     Usage,
@@ -330,7 +331,7 @@ def _json_of(text: str) -> Any:
 def complete(entries: Iterable[Entry], messages: Iterable[Message]) -> None:
     """Add the full values of which events have only the beginning, as far as the transcript has them."""
     results: dict[str, str] = {}
-    arguments: dict[str, Any] = {}
+    arguments: JSONObject = {}
     for message in messages:
         arguments |= {call.id: call.arguments for call in message.tool_calls or ()}
         if message.tool_call_id is not None:

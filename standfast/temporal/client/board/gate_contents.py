@@ -115,7 +115,7 @@ async def load_item(store: Ledger, item: Mapping[str, Any]) -> JSONObject:
 def _read(reference: object) -> tuple[str, int, int, str | None]:
     match reference:
         case {"journal_key": str(run), "turn": int(turn), "position": int(position)} if turn >= 0 <= position:
-            return run, turn, position, cast("dict[str, Any]", reference).get("edit")
+            return run, turn, position, cast(JSONObject, reference).get("edit")
     raise InputError(f"reference must have journal_key, turn and position, got {reference!r:.200}")
 
 

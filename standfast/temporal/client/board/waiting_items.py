@@ -156,7 +156,7 @@ def read_state(found: object) -> JSONObject:
         _State.model_validate(found)
     except (InputError, ValidationError) as error:
         raise InputError(f"its status cannot be read: {_why(error)}") from error
-    state = cast("dict[str, Any]", found)
+    state = cast(JSONObject, found)
     return {**state, "waiting": read_items(state.get("waiting", []))}
 
 
@@ -167,7 +167,7 @@ def read_result(found: object) -> JSONObject:
         _Result.model_validate(found)
     except (InputError, ValidationError):
         return {}
-    return cast("dict[str, Any]", found)
+    return cast(JSONObject, found)
 
 
 def _why(error: InputError | ValidationError) -> str:

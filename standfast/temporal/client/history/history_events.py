@@ -42,7 +42,7 @@ from standfast.events import (
     gate_escalations,
     gate_opened,
 )
-from standfast.messages import Citation, HostedCall, Record, ToolCall, Usage, read_usage
+from standfast.messages import Citation, HostedCall, JSONObject, Record, ToolCall, Usage, read_usage
 from standfast.pipelines.paths import place_of as place_in_plan
 from standfast.temporal.client.history.histories import Entry
 from standfast.temporal.wire import names
@@ -350,7 +350,7 @@ class History:
                 yield from self._completed(work, entry)
             case "child_workflow_execution_completed" if work.call is not None:
                 with suppress(StandfastError, KeyError, TypeError, ValueError):
-                    written = cast("dict[str, Any]", write_outcome(outcome_of_result(work.name, given)))
+                    written = cast(JSONObject, write_outcome(outcome_of_result(work.name, given)))
                     yield from self._came(work, {**written, "used": given.get("usage")}, entry.at)
             case "child_workflow_execution_failed" if work.call is not None:
                 yield from self._came(work, {"failed": entry.error}, entry.at)

@@ -1,7 +1,7 @@
 """Runs an agent that is a tool as a child workflow; its failure is an error for the caller, never an answer."""
 
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 from temporalio import workflow
 from temporalio.common import WorkflowIDReusePolicy
@@ -126,7 +126,7 @@ async def agent_result(
             if not is_result(result):  # an unrelated workflow has the agent's name
                 why = f"workflow {child} ended as no agent does"
                 raise ApplicationError(why, type="StandfastError", non_retryable=True)
-            return cast("dict[str, Any]", result)
+            return cast(JSONObject, result)
     if (found := await _attached(child, digest, running, pauses)) is not None:
         return found
     # Provider ids repeat: that agent belongs to another call. Or it has expired.
@@ -152,7 +152,7 @@ async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -
         if found == OTHER or (found is None and not workflow.patched(names.OTHERS_SAID)):
             return None
         if found is not None and fits(names.ATTACH, reference, found):
-            return cast("dict[str, Any]", found)
+            return cast(JSONObject, found)
         if not await pauses.pause(names.ATTACH, put_in_by_hand(names.ATTACH)):
             if running.cancelled:
                 with suppress(FailureError):  # it has ended

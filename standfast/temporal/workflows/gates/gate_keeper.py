@@ -202,7 +202,7 @@ class GateKeeper:
             name, data, lambda given, sent_id: self._read(name, given, extra, may_be_early=sent_id is None), self._keep
         )
 
-    async def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+    async def take_update(self, data: Any, extra: tuple[Any, ...]) -> JSONObject:
         """Take in an update, and return when its decision has been judged."""
         decision = self._read(names.DECIDE_UPDATE, data, extra, may_be_early=False)
         verdict: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()

@@ -77,7 +77,7 @@ class Messages:
     def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
         self._inbox.take("message", data, lambda given, sent_id: self.read(given, extra, sent_id), self._keep_signal)
 
-    async def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+    async def take_update(self, data: Any, extra: tuple[Any, ...]) -> JSONObject:
         message_id = str(sent_by_update(names.MESSAGE).id)
         said = self._read_update(data, extra)
         if self._has(said):
@@ -451,7 +451,7 @@ class Questions:
         is_new = was_just_reset or self._looked < self._running.resets
         return is_new and any(one.gate is None for one in self._run.loop.questions)
 
-    async def answer_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+    async def answer_update(self, data: Any, extra: tuple[Any, ...]) -> JSONObject:
         sent = sent_by_update(names.ANSWER)
         return self._keep_answer(self.read_answer(data, extra), sent) or await self._outcome(sent)
 
@@ -499,7 +499,7 @@ class Questions:
     def resolve_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
         self._inbox.take("resolve", data, lambda given, _: self._read_resolve(given, extra), self._keep_resolve)
 
-    async def resolve_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+    async def resolve_update(self, data: Any, extra: tuple[Any, ...]) -> JSONObject:
         sent = sent_by_update(names.RESOLVE)
         return self._keep_resolve(self._read_resolve(data, extra), sent) or await self._outcome(sent)
 

@@ -554,7 +554,7 @@ class AgentRun(RunHandlers):
         self._messages.take_signal(data, extra)
 
     @workflow.update(name=names.MESSAGE, description=_MESSAGE)
-    async def message_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+    async def message_update(self, data: Any = None, *extra: Any) -> JSONObject:
         return await self._messages.take_update(data, extra)
 
     @message_update.validator
@@ -566,7 +566,7 @@ class AgentRun(RunHandlers):
         self._questions.answer_signal(data, extra)
 
     @workflow.update(name=names.ANSWER, description=_ANSWER)
-    async def answer_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+    async def answer_update(self, data: Any = None, *extra: Any) -> JSONObject:
         return await self._questions.answer_update(data, extra)
 
     @answer_update.validator
@@ -578,7 +578,7 @@ class AgentRun(RunHandlers):
         self._questions.resolve_signal(data, extra)
 
     @workflow.update(name=names.RESOLVE, description=_RESOLVE)
-    async def resolve_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+    async def resolve_update(self, data: Any = None, *extra: Any) -> JSONObject:
         return await self._questions.resolve_update(data, extra)
 
     @resolve_update.validator
@@ -590,7 +590,7 @@ class AgentRun(RunHandlers):
         self._exports.take_signal(data, extra)
 
     @workflow.update(name=names.EXPORT_UPDATE, description="Return the run as a checkpoint, up to 1 MB")
-    async def export_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+    async def export_update(self, data: Any = None, *extra: Any) -> JSONObject:
         return await self._exports.take_update()
 
     @export_update.validator

@@ -27,7 +27,7 @@ class RunHandlers:
         self._parts.pauses.take_signal(data, extra)
 
     @workflow.update(name=names.RESUME, description=_RESUME)
-    def resume_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+    def resume_update(self, data: Any = None, *extra: Any) -> JSONObject:
         return self._parts.pauses.take_update(data, extra)
 
     @resume_update.validator
@@ -43,7 +43,7 @@ class RunHandlers:
         self._gates.take_signal(names.REJECT, data, extra)
 
     @workflow.update(name=names.DECIDE_UPDATE, description=_DECIDE)
-    async def decide_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+    async def decide_update(self, data: Any = None, *extra: Any) -> JSONObject:
         return await self._gates.take_update(data, extra)
 
     @decide_update.validator

@@ -156,7 +156,7 @@ class Pauses:
     def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
         self._inbox.take("resume", data, lambda given, _: self._read(given, extra), self._take)
 
-    def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+    def take_update(self, data: Any, extra: tuple[Any, ...]) -> JSONObject:
         return self._take(self._read(data, extra))
 
     def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:

@@ -27,7 +27,7 @@ def workflow_type(base: "type[AgentRun] | type[PipelineRun]", name: str) -> type
         def __init__(self: Any, data: Any = None, *extra: Any) -> None:  # noqa: N807
             base.__init__(self, data, extra)
 
-        async def run(self: Any, data: Any = None, *extra: Any) -> dict[str, Any]:
+        async def run(self: Any, data: Any = None, *extra: Any) -> JSONObject:
             found: JSONObject = await self.drive()
             return found
 
