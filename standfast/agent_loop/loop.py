@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Self, cast, get_args
+from typing import Any, Generic, Literal, Self, get_args
 
 from standfast.agent_loop.actions import (
     Action,
@@ -314,7 +314,8 @@ class LoopState(Generic[CallT, ToolT_co]):
 
     def spent(self, usage: Usage) -> Self:
         """Tokens were used by this run's model, or by an agent that it invoked."""
-        state = self._with(usage=usage + self.usage)
+        total = usage + self.usage
+        state = self._with(usage=total)
         if not self.loop.has_budget:
             return state
         if self.loop.has_session_budget:
@@ -323,7 +324,7 @@ class LoopState(Generic[CallT, ToolT_co]):
             return state
         if not state.finished and (ended := state.spent_budget()) is not None:
             return state._with(ended=ended)
-        budget, used = self.loop.budget, cast(Usage, state.usage).total_tokens
+        budget, used = self.loop.budget, total.total_tokens
         if budget is None or state.warned or used < budget.max * budget.warning_threshold * (1 + state.grants[0]):
             return state
         return state._with(warned=True, warning=used)

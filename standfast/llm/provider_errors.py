@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import cast
 from urllib.parse import urlsplit
 
 from standfast.errors import DefinitionError, InputError, ModelError, StandfastError
@@ -162,7 +161,7 @@ def retry_delay(
     after = asked_to_wait(error)
     if not after:  # without any wait, as for 0 or a date in the past, all attempts would be used up at once
         return policy.delay(attempt)
-    return None if has_alternative and after > cast(float, policy.maximum_interval) else after
+    return None if has_alternative and after > policy.waits[1] else after
 
 
 def asked_to_wait(error: BaseException) -> float | None:

@@ -39,7 +39,7 @@ from standfast.runtime.run_keys import check_restart, list_run, restarted
 from standfast.runtime.stored_gates import AskedGate, Whose, show_gates
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
-from standfast.tools import Approval, shown_with_edit
+from standfast.tools import shown_with_edit
 
 _LOG = logging.getLogger("standfast")
 
@@ -296,7 +296,8 @@ class PipelineRun:
     async def _carry_out(self, action: Action) -> Done:
         if isinstance(action, Evaluate):
             return await self._steps.evaluate(action, find(self._pipeline, action.path))
-        step = cast("Step[Any]", find(self._pipeline, action.path))
+        step = find(self._pipeline, action.path)
+        assert isinstance(step, Step)
         if step.kind == "approval":
             return await self._verdict(action, step)
         return await self._run_step(action.path, step)
@@ -395,7 +396,8 @@ class PipelineRun:
         return done
 
     async def _at_gate(self, action: RunStep, step: Step[Any]) -> Done:
-        now, path, approval = datetime.now(UTC), action.path, cast(Approval, step.approval)
+        now, path, approval = datetime.now(UTC), action.path, step.approval
+        assert approval is not None
         is_skipped = self._is_skipped(path)
         place = self._places[path]
         shown = await self._steps.asked_at(path, step, place=place, since=now.isoformat())

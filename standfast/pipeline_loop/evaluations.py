@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -11,13 +11,12 @@ from standfast.checkpoints import StepResult
 from standfast.errors import InputError, ToolDurabilityError
 from standfast.messages import JSONObject, cut, error_text, read_json, unfenced
 from standfast.pipeline_loop.plans import Done, Evaluate
-from standfast.pipeline_loop.states import PipelineState, chosen_step
+from standfast.pipeline_loop.states import PipelineState, Scope, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
 from standfast.pipelines.paths import find, nested_pipeline, owner_of
 from standfast.pipelines.pipeline import name_of
 from standfast.tools import (
     SHOWN_MOST,
-    Approval,
     Asked,
     Cancelled,
     Editable,
@@ -76,9 +75,7 @@ class Evaluations:
         return StepContext(
             input=owner.read_input(self.load(f"{scope.pipeline.rstrip('/')}?input")),
             prev=prev,
-            item=None
-            if scope.over is None
-            else read_json(to_json(self.load(f"{scope.over}?over")[cast(int, scope.index)]).decode()),
+            item=None if scope.over is None else read_json(to_json(self._item(scope)).decode()),
             index=scope.index,
             iteration=scope.iteration,
             feedback=None if not scope.feedback else self._comments(scope.feedback),
@@ -118,6 +115,11 @@ class Evaluations:
                 return self._output(action.path, stage)
         raise InputError(f'Step "{action.path}" of workflow "{self.pipeline.name}" is now a different kind of step.')
 
+    def _item(self, scope: Scope) -> Any:
+        """Return the item of a map that a scope is about."""
+        assert scope.index is not None
+        return self.load(f"{scope.over}?over")[scope.index]
+
     def before(self, path: str) -> dict[str, Any]:
         """Return the contents of a gate without `show`: the outputs since the last gate.
 
@@ -134,7 +136,7 @@ class Evaluations:
             elif stage.name in scope.prev:
                 found = {stage.name: _shown(scope.prev[stage.name]), **found}
         if scope.over is not None:
-            found["item"] = self.load(f"{scope.over}?over")[cast(int, scope.index)]
+            found["item"] = self._item(scope)
         return found or {"input": self.load(f"{scope.pipeline.rstrip('/')}?input")}
 
     def shown_at(self, path: str, step: Step[Any]) -> tuple[list[JSONObject], Any]:
@@ -143,9 +145,9 @@ class Evaluations:
         Raises:
             InputError: they cannot be shown, or the value does not have the type that the gate declares.
         """
-        approval = cast(Approval[Any], step.approval)
-        if approval.edit is None:
-            if approval.show is not None:
+        approval = step.approval
+        if approval is None or approval.edit is None:
+            if approval is not None and approval.show is not None:
                 return approval.values(self.context(path)), None
             return shown_in_part(self.before(path)), None
         given = self.before(path) if approval.show is None else approval.given(self.context(path))
@@ -171,7 +173,7 @@ class Evaluations:
             if stage.name in scope.prev and not (isinstance(stage, Step) and stage.approval and not stage.approval.edit)
         ]
         if scope.over is not None:
-            return "item", self.load(f"{scope.over}?over")[cast(int, scope.index)]
+            return "item", self._item(scope)
         if before:
             return before[-1], scope.prev[before[-1]]
         return "input", self.load(f"{scope.pipeline.rstrip('/')}?input")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
@@ -212,7 +212,8 @@ class RunInput:
         messages = list(self.messages or [])
         while messages and messages[-1].role == "user" and messages[-1].id is not None:
             del messages[-1]
-        checkpoint = cast(Checkpoint, self.checkpoint).model_copy(update={"session_id": session_id})
+        assert self.checkpoint is not None
+        checkpoint = self.checkpoint.model_copy(update={"session_id": session_id})
         return replace(self, messages=messages, checkpoint=checkpoint)
 
     def session_for(self, session_id: str | None, has_store: bool) -> str | None:

@@ -43,11 +43,16 @@ class RetryPolicy:
         for name in ("initial_interval", "maximum_interval"):
             object.__setattr__(self, name, seconds(getattr(self, name), f"retry.{name}"))
 
+    @property
+    def waits(self) -> tuple[float, float]:
+        """The first and the longest interval, in seconds."""
+        return cast("tuple[float, float]", (self.initial_interval, self.maximum_interval))
+
     def delay(self, attempt: int) -> float:
         """Return the seconds between this attempt (from 1) and the next."""
-        longest = cast(float, self.maximum_interval)
+        first, longest = self.waits
         try:
-            return min(longest, cast(float, self.initial_interval) * self.backoff_coefficient ** (attempt - 1))
+            return min(longest, first * self.backoff_coefficient ** (attempt - 1))
         except OverflowError:
             return longest
 

@@ -6,11 +6,17 @@ from typing import Any, cast
 
 from standfast.agent_loop import agent_outcome, said_by_agent
 from standfast.messages import JSONObject, Usage, cut, json_problem, size_over
+from standfast.temporal.wire.activity_types import Source
 from standfast.temporal.wire.inputs import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES
 from standfast.tools import Asked, Failed, Returned, Terminated
-from standfast.tools.calls import WrittenOutcome
+from standfast.tools.calls import Outcome, WrittenOutcome
 from standfast.tools.calls import read_outcome as read_outcome
 from standfast.tools.calls import write_outcome as write_outcome
+
+
+def source_of(outcome: Outcome) -> Source:
+    """Return the place of a call's result that is nowhere else."""
+    return cast(Source, write_outcome(outcome))
 
 
 def previewed(written: WrittenOutcome) -> WrittenOutcome:

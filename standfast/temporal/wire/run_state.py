@@ -20,7 +20,7 @@ from standfast.temporal.wire.activity_types import (
     Source,
 )
 from standfast.temporal.wire.inputs import Said
-from standfast.temporal.wire.outcomes import write_outcome
+from standfast.temporal.wire.outcomes import source_of
 from standfast.temporal.wire.snapshots import Facts, ToolFacts
 from standfast.tools import Unknown
 
@@ -282,7 +282,7 @@ class Progress:
                 if isinstance(outcome, Unknown):
                     self.unknown[call.id] = call
             elif recorded[call.id] is not outcome:
-                self.turn.sources[call.position] = cast(Source, write_outcome(recorded[call.id]))
+                self.turn.sources[call.position] = source_of(recorded[call.id])
 
     def wrote(self, seq: int) -> None:
         """Note that the results of the turn so far were written, up to this message."""

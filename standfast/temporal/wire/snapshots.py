@@ -5,7 +5,7 @@ The snapshots and the loop's state contain nothing from the user: no callable, n
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, NotRequired, TypedDict, cast
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
 from standfast.messages import JSONObject
@@ -242,9 +242,9 @@ def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
         verify=None if tool.verify is None else True,
         timeout=TIMEOUT if agent else tool.seconds + GRACE,  # agents run without a time limit
         attempts=policy.maximum_attempts if tool.safe_to_retry else 1,
-        initial=cast(float, policy.initial_interval),
+        initial=policy.waits[0],
         factor=policy.backoff_coefficient,
-        longest=cast(float, policy.maximum_interval),
+        longest=policy.waits[1],
         agent=agent,
         handoff=tool.handoff,
     )

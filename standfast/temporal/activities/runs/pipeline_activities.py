@@ -41,7 +41,6 @@ from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
 from standfast.temporal.wire.plans import pipeline_facts, read_plan, version_of
 from standfast.temporal.wire.shown_gates import asked_inline
 from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record, step_place
-from standfast.tools import Approval
 from standfast.tools.calls import call_key
 
 _LOG = logging.getLogger("standfast")
@@ -304,7 +303,7 @@ class Work:
         shown = asked_inline(await self._steps.asked_at(path, step), self._kept.name, path)
         editors = (
             await self._kept.editors()
-            if any(one.exclude_requester for one in cast(Approval, step.approval).chain)
+            if step.approval is not None and any(one.exclude_requester for one in step.approval.chain)
             else []
         )
         return {**shown, "editors": editors} if editors else shown

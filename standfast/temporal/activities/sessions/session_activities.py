@@ -80,7 +80,8 @@ def unanswered_in_export(
         InputError: it is not an export of this session.
     """
     brought = read_checkpoint(host, agent, given)
-    check_exported_from(cast(Checkpoint, brought.checkpoint), session)
+    assert brought.checkpoint is not None
+    check_exported_from(brought.checkpoint, session)
     unwritten = brought.in_session(session_id_of(session.id)).not_in(list(messages))
     return [said_by_user(message.content, message.images, message.by) for message in unwritten]
 
@@ -155,7 +156,8 @@ class SessionActivities:
     async def _take_over_gates(self, agent: Agent, reference: types.OpenReference, version: int) -> None:
         """Mark the gates of a session as this run's: people cannot decide on them elsewhere."""
         store, run = self._host.store, reference["run"]
-        session = cast(Session, await store.load_session(reference["session"]))
+        session = await store.load_session(reference["session"])
+        assert session is not None, "it was opened"
         await show_gates(store, Whose.of_session(session), ())  # the board of this run shows them
         if was_written_by(session, run):  # marked already: the run was reset to its start
             return
@@ -321,7 +323,8 @@ class SessionActivities:
         run = reference["run"]
         brought = read_checkpoint(self._host, agent, given)
         brought.check_questions()
-        checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
+        checkpoint, messages = brought.checkpoint, brought.messages or []
+        assert checkpoint is not None
         context, messages = begin_context(agent, given.context, [], messages, brought)
         if said.message_id is not None:
             for one in [one for one in messages if one.message_id == said.message_id]:
@@ -409,7 +412,8 @@ class SessionActivities:
             tenant_id=session.tenant_id,
             user_id=session.user_id,
         )
-        tripped = messages[cast(int, last_answer(messages))].tripped or ()
+        last = last_answer(messages)
+        tripped = () if last is None else messages[last].tripped or ()
         found = open_gates.find_gates(self._host, asks, state.unasked, run, people, place, tripped, at=at)
         return state.gated(*await found)
 
@@ -432,13 +436,15 @@ class SessionActivities:
         if held := [question for question in state.kept_questions if question.is_held]:
             await open_gates.note_held(self._host, reference, session, held, await self._epoch_of(session))
         elif state.open_calls or state.questions:
-            number = session.last_seq - (len(messages) - 1 - cast(int, last))
+            assert last is not None
+            assert answer is not None
+            number = session.last_seq - (len(messages) - 1 - last)
             asks = self._host.catalogue.speaker(last_speaker(messages))
             _, available = called_tools(self._host, asks, calls)
             if available is not None and agent.speakers:
                 opened["declared"] = {"available": list(available)}
             record = TurnRecord(
-                message=cast(Message, answer),
+                message=answer,
                 key=turn_scope(session.key, number),
                 session=session.id,
                 agent_id=reference["input"].get("instance_id") or reference["run"],

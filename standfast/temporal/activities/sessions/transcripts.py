@@ -35,7 +35,7 @@ from standfast.temporal.activities.worker.agent_host import AgentHost
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import RunReference, SettleReference, Source, Verdict, WrittenOutcome
 from standfast.temporal.wire.inputs import user_message
-from standfast.temporal.wire.outcomes import read_outcome, write_outcome
+from standfast.temporal.wire.outcomes import read_outcome, source_of, write_outcome
 from standfast.tools import Failed, Outcome
 from standfast.tools.calls import call_key, turn_scope
 
@@ -237,7 +237,8 @@ class Transcript:
 
         The ledger gets the answer before the model reads it, so that no run starts the call later.
         """
-        store, last = self.host.store, cast(int, last_answer(self.messages))
+        store, last = self.host.store, last_answer(self.messages)
+        assert last is not None, "the call is in the last answer"
         scope = turn_scope(self.session.key, self.seq - (len(self.messages) - 1 - last))
         ours = ("settled", "edited")
         answer = cast(WrittenOutcome, {name: value for name, value in source.items() if name not in ours})
@@ -297,8 +298,9 @@ class Transcript:
         match source:
             case {"answer_of": session}:
                 answer = final_answer(await self.host.store.load_messages(session))
-                found = {"returned": answer, "spent": source.get("spent")}
-                return cast(Source, write_outcome(Failed(NO_ANSWER)) if answer is None else found)
+                if answer is None:
+                    return source_of(Failed(NO_ANSWER))
+                return {"returned": answer, "spent": source.get("spent")}
         return source
 
     async def _with_note_of_edit(self, source: Source, found: Source) -> Source:
@@ -307,7 +309,7 @@ class Transcript:
             return found
         arguments = await load_edit(self.host, self.reference["run"], edited["edit"])
         noted = with_edit(read_outcome(found), edited.get("editor"), arguments, self.host.catalogue.max_message_bytes)
-        return cast(Source, {**found, **write_outcome(noted)})
+        return {**found, **write_outcome(noted)}
 
     def take(
         self,

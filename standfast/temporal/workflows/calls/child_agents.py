@@ -22,7 +22,12 @@ from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AttachReference, CallReference, LostReference, Source
 from standfast.temporal.wire.inputs import AgentInput
-from standfast.temporal.wire.outcomes import outcome_of_result, outcome_of_terminal_error, result_usage, write_outcome
+from standfast.temporal.wire.outcomes import (
+    outcome_of_result,
+    outcome_of_terminal_error,
+    result_usage,
+    source_of,
+)
 from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
 from standfast.temporal.wire.run_state import Call, Turn
 from standfast.temporal.workflows.run.activity_options import ATTACH_OPTIONS, summary
@@ -69,7 +74,7 @@ async def run_agent(
     source: Source = (
         {"answer_of": session_key_of(given.tenant_id, str(given.session_id))}
         if isinstance(outcome, Returned)
-        else cast(Source, write_outcome(outcome))
+        else source_of(outcome)
     )
     if approved:
         source["edited"] = approved

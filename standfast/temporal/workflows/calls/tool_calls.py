@@ -20,7 +20,7 @@ from standfast.runtime.child_agents import session_of_call
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
-from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
+from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, source_of
 from standfast.temporal.wire.run_state import Call, RunLoop, Turn
 from standfast.temporal.wire.snapshots import ToolFacts
 from standfast.temporal.workflows.calls.child_agents import run_agent
@@ -116,7 +116,7 @@ class Calls:
         return await self._dispatch(call, turn, tool)
 
     def _inline(self, call: Call, turn: Turn, outcome: Outcome) -> Outcome:
-        turn.sources[call.position] = cast(types.Source, write_outcome(outcome))
+        turn.sources[call.position] = source_of(outcome)
         return outcome
 
     def _child_input(self, call: Call, state: RunLoop) -> AgentInput:

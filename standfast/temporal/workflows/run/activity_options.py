@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
@@ -67,9 +67,9 @@ def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
         "start_to_close_timeout": MODEL_TIMEOUT,
         "heartbeat_timeout": MODEL_HEARTBEAT,
         "retry_policy": RetryPolicy(
-            initial_interval=timedelta(seconds=cast(float, retry.initial_interval)),
+            initial_interval=timedelta(seconds=retry.waits[0]),
             backoff_coefficient=retry.backoff_coefficient,
-            maximum_interval=timedelta(seconds=cast(float, retry.maximum_interval)),
+            maximum_interval=timedelta(seconds=retry.waits[1]),
             maximum_attempts=retry.maximum_attempts,
             non_retryable_error_types=[names.STORE_AWAY, names.STORE_BEHIND],
         ),
