@@ -4,7 +4,7 @@ import sys
 
 try:
     from standfast.cli.program import main
-except KeyboardInterrupt:  # loading takes 0.3 s, during which people may press Ctrl-C
+except KeyboardInterrupt:  # while it is loaded
     sys.exit(130)
 
 __all__ = ["main"]

@@ -1,8 +1,6 @@
 """The common part of every command: server options, secrets from files, one-line errors, and true exit codes."""
 
-import asyncio
 import functools
-import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.outputs import Output, shown
 from standfast.errors import InputError, StandfastError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `--help` needs none of them
     from temporalio.client import Client
+
+    from standfast.cli.outputs import Output
 
 FAILED = 1  # the command failed
 INCOMPLETE = 3  # the command succeeded, but the run that it waited for did not complete, or failed at once
@@ -108,6 +107,8 @@ def _expected() -> tuple[type[Exception], ...]:
 
 
 def _words(error: Exception) -> str:
+    from standfast.cli.outputs import shown
+
     text = str(error) or type(error).__name__
     if status := getattr(error, "status", None):  # of an RPCError
         says = "does not answer" if status.name == "UNAVAILABLE" else "says"
@@ -173,6 +174,8 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(*, form: Any, color: str, **options: Any) -> Any:
+        from standfast.cli.outputs import Output
+
         return function(Output(form, {"always": True, "never": False}.get(color)), **options)
 
     for option in reversed(_OUTPUT):
@@ -211,7 +214,9 @@ def on_temporal(
     """
 
     @functools.wraps(function)
-    def run(output: Output, server: dict[str, Any], **options: Any) -> Any:
+    def run(output: "Output", server: dict[str, Any], **options: Any) -> Any:
+        import asyncio
+
         check(**options)
 
         async def connected() -> Any:
@@ -274,6 +279,8 @@ def log_as_python_does(metrics: str | None = None) -> None:
     Raises:
         InputError: the address cannot be used.
     """
+    import logging
+
     from temporalio.runtime import LogForwardingConfig, LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig
 
     log = logging.getLogger(SDK_LOG)

@@ -217,7 +217,7 @@ def _check(*, http: bool, **options: Any) -> None:
 _WORDS = {"names": "--name", "proxies": "--proxy-from", "proxy_header": "--proxy-header", "root_path": "--root-path"}
 
 
-@click.command()
+@mcp.command()
 @click.option("--app", metavar="APP", help="File or module whose agents and pipelines can be started.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of their workers.")
 @click.option("--allow-decisions", is_flag=True, help="Let the model at the other end approve, reject and answer.")

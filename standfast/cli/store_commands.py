@@ -144,7 +144,7 @@ async def _checked(address: str) -> JSONObject:
         }
 
 
-@click.command()
+@store.command()
 @click.option(
     "--older-than", metavar="AGE", required=True, help="Delete only records older than this, for example 90d."
 )

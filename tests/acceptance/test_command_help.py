@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import click
 from click.testing import CliRunner
 
 from standfast.cli import main
@@ -42,7 +43,10 @@ def test_the_help_of_every_command_is_in_its_document() -> None:
 
 
 def test_every_command_and_option_has_help() -> None:
-    for name, command in main.commands.items():
-        assert command.help, name
+    shown = {name: command.get_short_help_str(1_000) for name, command in main.commands.items()}
+    for name, text in shown.items():
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert command.get_short_help_str(1_000) == text  # although it was not loaded
         for option in command.params:
             assert option.param_type_name == "argument" or getattr(option, "help", None), (name, option.name)

@@ -6,6 +6,7 @@
 import asyncio
 import gc
 import re
+import subprocess
 import sys
 import tracemalloc
 from collections import Counter
@@ -25,7 +26,7 @@ from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 from temporalio.worker import Worker
 
 from standfast import Agent, Loop, Message, RunResult, run, sqlite_store, tool
-from standfast.runtime import repeating
+from standfast.runtime import tasks
 from standfast.stores.sqlite import thread
 from standfast.temporal import StandfastPlugin, connect, start_agent
 from standfast.testing import DevServer, ScriptedModel
@@ -129,7 +130,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
             await work()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(repeating, "_repeat", once)
+    monkeypatch.setattr(tasks, "_repeat", once)
     return Costs()
 
 
@@ -213,6 +214,24 @@ async def test_a_run_on_temporal_with_postgresql_keeps_to_its_budget(
             address = temporal_server.address
             counts = await on_temporal(costs, address, "budgets-postgres", store, proxy.statements)
     check("On Temporal with PostgreSQL", counts)
+
+
+STARTS = {
+    "modules of the names of daily use": "from standfast import *",
+    "modules of the help of the command": "import standfast.cli",
+    "modules of a worker": "import standfast.temporal, standfast.cli.workers",
+    "modules of the page": "import standfast.web",
+}
+
+
+def test_programs_begin_with_few_imports() -> None:
+    counted = "import sys; print(len([name for name in sys.modules if name.partition('.')[0] not in known]))"
+    counts = dict[str, float]()
+    for what, code in STARTS.items():
+        known = "import sys; known = {*sys.stdlib_module_names, '__mp_main__'} | {*sys.modules}"
+        done = subprocess.run([sys.executable, "-c", f"{known}\n{code}\n{counted}"], capture_output=True, check=True)
+        counts[what] = int(done.stdout)
+    check("Imports", counts)
 
 
 async def test_a_run_that_is_parked_keeps_to_its_budget_of_memory(costs: Costs, temporal: Temporal) -> None:
