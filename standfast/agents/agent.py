@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Required, Typ
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from standfast.agents.contexts import AgentContext, ChangedValueError, DepsT, write_kept
+from standfast.agents.contexts import AgentContext, ChangedValueError, DepsT, read_context, write_context, write_kept
 from standfast.agents.foreign_agents import ACCEPTED, adopted
 from standfast.agents.guardrails import (
     GUARDRAILS,
@@ -23,11 +23,10 @@ from standfast.agents.guardrails import (
     read_output_validators,
 )
 from standfast.agents.handoffs import check_handoffs, speakers
-from standfast.agents.limits import CONTEXT_BYTES, Loop
-from standfast.agents.samplers import samplers
+from standfast.agents.limits import Loop
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import JSONObject, error_text, explain, read_json, size_over, unfenced
+from standfast.messages import JSONObject, explain, read_json, unfenced
 from standfast.tools import (
     AccessRules,
     DepsT_co,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from standfast.agents.foreign_agents import ForeignAgent
 
     NoClass = UnionType | _SpecialForm  # such as `Cart | None`, whose type checkers cannot read yet
-
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
 Hook = Callable[[AgentContext[DepsT]], object]
@@ -310,7 +308,15 @@ class Agent(Generic[T_co, DepsT_co]):
     @functools.cached_property
     def samplers(self) -> "Mapping[str, Agent[Any]]":
         """The agents that answer for the models of the conversation's agents whose tools may ask, by name."""
-        return samplers(self)
+        made = {one: self._sampler(one) for one in self.speakers.values() or (self,) if may_ask(one.tools)}
+        return MappingProxyType({name: sampler for one, sampler in made.items() for name in one.names})
+
+    def _sampler(self, agent: "Agent[Any]") -> "Agent[Any]":
+        """Return the agent that answers for the model of an agent, as that one speaks in this agent's conversation."""
+        suffix = "-sampling" if agent.name == self.name else f"-sampling-in-{self.name}"
+        formerly = [f"{name}{suffix}" for name in agent.formerly]
+        changes = sampling(agent.plain_settings(), agent.loop)
+        return replace(agent, name=f"{agent.name}{suffix}", formerly=formerly, **changes)
 
     def speaking(self, name: str = "") -> "Agent[Any]":
         """Return an agent of a conversation that this agent begins, as it speaks there; "" is this agent.
@@ -482,41 +488,6 @@ def frozen(value: Any) -> Any:
     return tuple(frozen(item) for item in value) if isinstance(value, list) else value
 
 
-def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
-    """Write a context as JSON.
-
-    Raises:
-        InputError: it does not fit the type, is not JSON, would be changed by JSON, or is too large.
-    """
-    try:
-        text = write_kept(kind, {} if given is None else given)
-        read_json(text)
-    except ValidationError as error:
-        what = "needs a context (context=…)" if given is None else "the context does not fit its type"
-        raise InputError(f"Agent '{agent}': {what}: {explain(error)}") from error
-    except ChangedValueError as error:
-        raise InputError(f"Agent '{agent}': the context {error}") from error
-    except (PydanticSerializationError, ValueError) as error:
-        raise InputError(f"Agent '{agent}': the context is not JSON: {error}") from error
-    except Exception as error:  # from a user's validator
-        raise InputError(f"Agent '{agent}': the context cannot be read: {error_text(error)}") from error
-    if size_over(text, CONTEXT_BYTES):
-        raise InputError(f"Agent '{agent}': the context is longer than {CONTEXT_BYTES:,} bytes")
-    return text
-
-
-def read_context(agent: str, kind: TypeAdapter[Any], written: str | None) -> Any:
-    """Read the value that `write_context` wrote.
-
-    Raises:
-        InputError: it no longer fits the type.
-    """
-    try:
-        return kind.validate_json("{}" if written is None else written)
-    except ValidationError as error:
-        raise InputError(f"Agent '{agent}': the run's context does not fit its type: {explain(error)}") from error
-
-
 def check_models(agent: "Agent[Any]") -> tuple[str, ...]:
     """Return an agent's fallback models, after checking that it can have them.
 
@@ -587,3 +558,72 @@ def as_tool(agent: "Agent") -> Tool[..., Any]:
         return (await ctx.agents.invoke(agent, message=message))["response"]
 
     return ask
+
+
+# Other settings may add tools, texts or conversations that a provider keeps, even ones unknown to us.
+_SETTINGS = frozenset(
+    [
+        "max_tokens",
+        "max_output_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "stop_sequences",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+        "logit_bias",
+        "thinking",
+        "reasoning",
+        "reasoning_effort",
+        "verbosity",
+        "service_tier",
+        "timeout",
+        "extra_headers",
+    ]
+)
+_FOR_ANOTHER = "Another party's program asks for an answer to the following. Answer with text. You have no tools."
+
+
+def may_ask(tools: Iterable[Any]) -> bool:
+    """Whether tools may ask the model of their agent."""
+    return any(isinstance(item, Tool | Toolset) and item.asks_model for item in tools)
+
+
+def sampling(settings: Mapping[str, Any], loop: Loop) -> dict[str, Any]:
+    """Return the options of the agent that answers for another agent's model, except its names.
+
+    Args:
+        settings, loop: of that other agent, whose other options stay.
+    """
+    return {
+        "instructions": _FOR_ANOTHER,
+        "settings": _harmless(settings),
+        "tools": (),
+        "handoffs": (),
+        "description": None,
+        "output": None,
+        "tool_guardrails": (),
+        "output_validators": (),
+        "on_start": None,
+        "on_complete": None,
+        "on_stuck": None,
+        "loop": Loop(
+            max_iterations=1,
+            answer_timeout=loop.answer_timeout,
+            max_message_bytes=loop.max_message_bytes,
+            model_retry=loop.model_retry,
+            on_model_outage=loop.on_model_outage,
+        ),
+    }
+
+
+def _harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that only affect how a model answers, even for one provider or in an `extra_body`."""
+    kept = {name: value for name, value in settings.items() if name in _SETTINGS}
+    within = {name: _harmless(value) for name, value in settings.items() if isinstance(value, Mapping)}
+    return {name: value for name, value in within.items() if value} | kept

@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypeVar
 
+from standfast.agents.limits import CONTEXT_BYTES
+from standfast.errors import InputError
+from standfast.messages import error_text, explain, read_json, size_over
 from standfast.tools import DepsT_co
 
 DepsT = TypeVar("DepsT", default=Any)
@@ -76,3 +80,38 @@ def _is_another(kind: TypeAdapter[Any], value: Any, read: Any, text: str) -> boo
         return bool(read == kind.validate_json(text) and read != value)
     except Exception:  # from a user's type
         return False
+
+
+def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
+    """Write a context as JSON.
+
+    Raises:
+        InputError: it does not fit the type, is not JSON, would be changed by JSON, or is too large.
+    """
+    try:
+        text = write_kept(kind, {} if given is None else given)
+        read_json(text)
+    except ValidationError as error:
+        what = "needs a context (context=…)" if given is None else "the context does not fit its type"
+        raise InputError(f"Agent '{agent}': {what}: {explain(error)}") from error
+    except ChangedValueError as error:
+        raise InputError(f"Agent '{agent}': the context {error}") from error
+    except (PydanticSerializationError, ValueError) as error:
+        raise InputError(f"Agent '{agent}': the context is not JSON: {error}") from error
+    except Exception as error:  # from a user's validator
+        raise InputError(f"Agent '{agent}': the context cannot be read: {error_text(error)}") from error
+    if size_over(text, CONTEXT_BYTES):
+        raise InputError(f"Agent '{agent}': the context is longer than {CONTEXT_BYTES:,} bytes")
+    return text
+
+
+def read_context(agent: str, kind: TypeAdapter[Any], written: str | None) -> Any:
+    """Read the value that `write_context` wrote.
+
+    Raises:
+        InputError: it no longer fits the type.
+    """
+    try:
+        return kind.validate_json("{}" if written is None else written)
+    except ValidationError as error:
+        raise InputError(f"Agent '{agent}': the run's context does not fit its type: {explain(error)}") from error

@@ -1,22 +1,39 @@
 """Finds the agents of a conversation: the first, and all to which it can be handed over."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from standfast.agents.guardrails import GUARDRAILS
 from standfast.errors import DefinitionError
 from standfast.tools import HostedTool, Tool, Toolset
 from standfast.tools.checks import NAME
 
-if TYPE_CHECKING:
-    from standfast.agents.agent import Agent
-
 _LONGEST = 64 - len("transfer_to_")  # of a tool's name
 
 
-def check_handoffs(agent: "Agent[Any]", kind: type[Any]) -> "tuple[Agent[Any] | str, ...]":
+class Declared(Protocol):
+    """What the agents of a conversation need to know of each other; an `Agent` has it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def tools(self) -> Sequence[Any]: ...
+    @property
+    def handoffs(self) -> Sequence[Any]: ...
+
+
+AgentT = TypeVar("AgentT", bound=Declared)
+
+
+def check_handoffs(agent: AgentT, kind: type[Any]) -> tuple[AgentT | str, ...]:
     """Return an agent's `handoffs`, after checking that they are agents and names of agents.
 
     Raises:
@@ -38,7 +55,7 @@ def check_handoffs(agent: "Agent[Any]", kind: type[Any]) -> "tuple[Agent[Any] | 
     return targets
 
 
-def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
+def speakers(first: AgentT) -> Mapping[str, AgentT]:
     """Return the agents of a conversation that `first` begins, each as it speaks in it, by all their names.
 
     The mapping is empty if `first` hands over to no agent. In the conversation an agent has its own model, settings,
@@ -60,7 +77,7 @@ def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
             queue.append(target)
     if len(found) == 1:
         return {}
-    result: dict[str, Agent[Any]] = {}
+    result: dict[str, AgentT] = {}
     for agent in queue:
         speaker = _as_speaker(agent, first, found)
         for name in agent.names:
@@ -71,7 +88,7 @@ def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
     return MappingProxyType(result)
 
 
-def _check_shared(target: "Agent[Any]", first: "Agent[Any]") -> None:
+def _check_shared(target: Declared, first: Declared) -> None:
     """Refuse an agent with settings that its conversation would ignore."""
     said = f"Agent '{first.name}': handoffs: agent '{target.name}' has"
     if any(getattr(target, name) not in (None, getattr(first, name)) for name in ("context", "deps")):
@@ -85,17 +102,11 @@ def _check_shared(target: "Agent[Any]", first: "Agent[Any]") -> None:
             )
 
 
-def every_tool(first: "Agent[Any]") -> Mapping[str, Tool[..., Any]]:
-    """Return the tools of all agents of a conversation, by name."""
-    agents = first.speakers.values() or (first,)
-    return {name: tool for agent in agents for name, tool in agent.tool_map.items()}
-
-
-def _name_of(target: "Agent[Any] | str") -> str:
+def _name_of(target: Declared | str) -> str:
     return target if isinstance(target, str) else target.name
 
 
-def _as_speaker(agent: "Agent[Any]", first: "Agent[Any]", found: "Mapping[str, Agent[Any]]") -> "Agent[Any]":
+def _as_speaker(agent: AgentT, first: AgentT, found: Mapping[str, AgentT]) -> AgentT:
     targets = [found[_name_of(target)] for target in agent.handoffs if _name_of(target) in found]
     tools = (*agent.tools, *map(_handoff_tool, targets))
     shared = {name: getattr(first, name) for name in _SHARED}
@@ -124,7 +135,7 @@ def handoff_tool_name(agent: str) -> str:
     return f"transfer_to_{agent.replace('-', '_')}"
 
 
-def _handoff_tool(target: "Agent[Any]") -> Tool[..., Any]:
+def _handoff_tool(target: Declared) -> Tool[..., Any]:
     about = f" {target.description}" if target.description else ""
     return Tool(
         handoff_tool_name(target.name),
@@ -134,7 +145,7 @@ def _handoff_tool(target: "Agent[Any]") -> Tool[..., Any]:
     )
 
 
-def _check_tools(first: "Agent[Any]", agents: "Iterable[Agent[Any]]") -> None:
+def _check_tools(first: Declared, agents: Iterable[Declared]) -> None:
     """Refuse two tools of one name: a call in the transcript must have one meaning."""
     known: dict[str, Any] = {}
     for agent in agents:

@@ -19,7 +19,6 @@ from standfast.agent_loop import (
     repair_transcript,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
-from standfast.agents.handoffs import every_tool
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
 from standfast.messages import Message, check_same, content_digest, cut, usage_of
@@ -170,9 +169,11 @@ class SessionActivities:
 
     async def _open(self, agent: Agent, reference: types.OpenReference) -> types.Opened:
         given = AgentInput.read(reference["input"])
+        speakers = agent.speakers.values() or (agent,)
+        every_tool = {name: tool for one in speakers for name, tool in one.tool_map.items()}
         opened: types.Opened = {
             "session": reference["session"],
-            "facts": write_facts(agent, every_tool(agent), self._host.surroundings),
+            "facts": write_facts(agent, every_tool, self._host.surroundings),
             "seq": 0,
         }
         if agent.access:

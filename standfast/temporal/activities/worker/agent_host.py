@@ -23,7 +23,6 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import ACCEPTED, Agent, ForeignAgent, Loop, adopted
-from standfast.agents.samplers import with_samplers
 from standfast.errors import DefinitionError, SessionStoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, tools_to_descriptions
 from standfast.llm.providers import named
@@ -77,10 +76,8 @@ class Catalogue:
         for given in map(adopted, agents):
             if not isinstance(given, Agent):
                 raise DefinitionError(f"agents: {given!r:.80} is not {ACCEPTED}")
-            for name, agent in with_samplers(given):  # runs continue under their agent's former name
-                if name in self.agents:
-                    raise DefinitionError(f"agents: two are named '{name}'")
-                self.agents[name] = agent
+            for agent in (given, *dict.fromkeys(given.samplers.values())):
+                self._add_agent(agent)
         self.given = dict(self.agents)
         self.tools: dict[str, Tool[..., Any]] = {}
         self.facts: dict[str, ToolFacts] = {}
@@ -101,6 +98,12 @@ class Catalogue:
         self._llm = llm
         self._check_models()
         self._adapters: dict[tuple[str, str | None], LLMAdapter] = {}
+
+    def _add_agent(self, agent: Agent) -> None:
+        for name in agent.names:  # runs continue under their agent's former name
+            if name in self.agents:
+                raise DefinitionError(f"agents: two are named '{name}'")
+            self.agents[name] = agent
 
     def _check_models(self) -> None:
         for agent in self.agents.values():
