@@ -1,7 +1,6 @@
 """The group of all commands, and their completion in a shell."""
 
 from importlib import import_module
-from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
@@ -46,15 +45,9 @@ _COMMANDS = {
 class Program(Commands):
     """The commands of `_COMMANDS`, each of which is loaded when it is used."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._where = {name: where for name, (where, _) in _COMMANDS.items()}
-        for name, (_, text) in _COMMANDS.items():
-            self.add_command(click.Command(name, help=text))
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if (where := self._where.pop(cmd_name, None)) is not None:
-            module, _, attribute = where.partition(":")
+        if cmd_name in _COMMANDS and self.commands[cmd_name].callback is None:
+            module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
             self.add_command(getattr(import_module(f"standfast.cli.{module}"), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
 
@@ -75,6 +68,10 @@ def main() -> None:
     Exit codes: 0 success; 1 failure; 2 wrong usage; 3 the awaited run did not complete, or the started run failed at
     once; 130 Ctrl-C.
     """
+
+
+for name, (_, text) in _COMMANDS.items():
+    main.add_command(click.Command(name, help=text))
 
 
 @main.command()
