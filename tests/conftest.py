@@ -37,7 +37,7 @@ MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
-# What is collected lives to the end: looking through ten thousand tests for garbage, again and again as they are found,
+# Collected tests live to the end: looking through ten thousand of them for garbage, again and again as they are found,
 # was a quarter of the time in which they are found, in each process.
 gc.disable()
 

@@ -1,6 +1,6 @@
-"""Finds promises that were not kept in a chaos: compares what was told of each call, wherever, with what happened.
+"""Finds broken promises in a chaos: compares each call's report, wherever it is, with the facts.
 
-What happened is what the tools have written outside of standfast. What was told is in transcripts, the ledger, events,
+The facts are in the tools' files, outside of standfast. The reports are in transcripts, the ledger, events,
 timelines, summaries of activities, the command `show`, what models have read, and in the books of the people.
 """
 

@@ -1,9 +1,9 @@
 """Two machines with three workers, one PostgreSQL store and one Temporal server, of which each dies again and again.
 
-Meanwhile sessions and pipelines with effects, gates and questions go on, and people look after them. A worker is killed
-or frozen, a machine is cut off from both servers while its workers live, or a server is killed, and all of that is
-undone after a while. How long runs take to go on without a dead worker is measured at the Temporal server: from its
-death until another worker has taken in what became of the activities that it had in hand.
+Sessions and pipelines with effects, gates and questions continue through it, and people look after them. A worker is
+killed or frozen, a machine is cut off from both servers while its workers live, or a server is killed, and all of that
+is undone after a while. The time in which runs continue without a dead worker is measured at the Temporal server: from
+its death until another worker has read the outcomes of the activities that it was running.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ ENDS = 240  # seconds in which a run must end
 
 
 class TemporalServer:
-    """A Temporal server that is killed and comes back with what it had written."""
+    """A Temporal server that is killed and restarts with its written data."""
 
     def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
         self._file, self._stack = folder / "temporal.db", stack
@@ -343,7 +343,7 @@ class ChaosOfMachines:
             with contextlib.suppress(RPCError, StandfastError):
                 try:
                     await start(**options)
-                except SessionConflictError:  # it was started, and nobody said so
+                except SessionConflictError:  # it was started, without an acknowledgement
                     self.note(f"{workflow_id} was started before")
                 return
             await asyncio.sleep(0.2)

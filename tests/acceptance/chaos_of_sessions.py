@@ -145,7 +145,7 @@ class Chaos:
             await asyncio.gather(deciding, return_exceptions=True)
 
     async def end_of(self, run: Run) -> dict[str, Any]:
-        """Return the result of a run, or of what it was reset to; one that does not end reports its state."""
+        """Return the result of a run, or of the run that a reset made; one that does not end reports its state."""
         handle: Any = self.world.client.get_workflow_handle(run.id)
         try:
             async with asyncio.timeout(ENDS_WITHIN):
@@ -259,7 +259,7 @@ class Chaos:
             await self.hire()
 
     async def look_for_unanswered(self, case: str, run: Run) -> None:
-        """Look what a cancelled run has left of its own turns; those of a run before it may have no results yet."""
+        """Check the turns that a cancelled run left; an earlier run's turns may not have results yet."""
         messages, session = await self.world.store.load_messages(case), await self.world.store.load_session(case)
         if session is not None and (session.journal_key or "").startswith(f"{run.first_execution_run_id}/"):
             asking = {question.tool_call_id for question in session.questions or () if question.gate is None}
@@ -311,7 +311,7 @@ class Chaos:
             await self.operate(run)
 
     async def operate(self, run: Run) -> None:
-        """Act by hand on an activity of a run, one of a type that no one has acted on if there soon is one."""
+        """Act by hand on an activity of a run, preferably of a type that has not had an act yet."""
         one, until = None, time.monotonic() + 2
         while time.monotonic() < until and (one is None or one.activity_type.name in self._operated):
             pending = (await run.describe()).raw_description.pending_activities

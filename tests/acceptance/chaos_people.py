@@ -29,7 +29,7 @@ class Books:
         answered: the calls of answers that were said to count, by text; no two have the same.
         not_answers: the calls of answers that were said not to count, by text.
         unanswered: calls that a cancelled run left without a result.
-        notes: what happened, in order, for whoever has to find out why.
+        notes: the events in order, for the person who must find out why.
     """
 
     approved: Counter[str] = field(default_factory=Counter)
@@ -45,10 +45,10 @@ class Books:
 
 
 class People:
-    """People who look after runs, whoever dies meanwhile.
+    """People who look after runs while processes die.
 
     Args:
-        word: returns a word that no one has said before: "#" and a number.
+        word: returns a new word each time: "#" and a number.
     """
 
     def __init__(self, client: StandfastClient, books: Books, chance: random.Random, word: Callable[[], str]) -> None:
@@ -81,7 +81,7 @@ class People:
             books.refused.append((call, str(error)))
         except (StandfastError, RPCError) as error:
             books.unsure.add(call)
-            books.notes.append(f"{call}: nobody knows whether it was decided, {error}")
+            books.notes.append(f"{call}: it is unknown whether it was decided, {error}")
         except asyncio.CancelledError:  # it may have been sent
             books.unsure.add(call)
             raise

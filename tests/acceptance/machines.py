@@ -3,7 +3,7 @@
 A machine has a folder, a host name and an address. The two servers are behind links, ports at that address, so a
 machine can be cut off from both while its workers live. Where a user may have namespaces, each worker sees its own
 processes alone, so workers of two machines have the same process id. Effects are counted by a `Sink`, which no link
-leads to: they happen in the world, whoever is cut off from what.
+leads to: they happen in the world, even if processes are cut off from each other.
 """
 
 import asyncio
@@ -202,7 +202,7 @@ def _as_host(name: str) -> list[str]:
 
 
 class EndedError(AssertionError):
-    """A worker has ended; with what it printed."""
+    """A worker has ended; with its output."""
 
 
 class WorkerProcess:

@@ -15,7 +15,7 @@ from standfast.testing import ScriptedModel
 
 
 def chosen_seed() -> int:
-    """Return the seed of what a test leaves to chance: `CHAOS_SEED`, or another each time."""
+    """Return the seed of a test's random choices: `CHAOS_SEED`, or another each time."""
     return int(os.environ.get("CHAOS_SEED", "0")) or random.randrange(1, 2**32)
 
 

@@ -354,7 +354,7 @@ async def work(
     Args:
         dead_after: seconds of silence after which the server gives an activity up; above 3, after which a worker says
             that it lives.
-        silent: it never says so, and so never hears that no one waits for a call any more.
+        silent: it never reports that, so it never learns that a call is not needed any more.
     """
     if mutant:
         put_run_into_keys()

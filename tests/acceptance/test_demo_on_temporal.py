@@ -95,7 +95,7 @@ def test_a_demo_that_is_killed_takes_its_worker_and_servers_with_it(tmp_path: Pa
         terminal.process.kill()
         terminal.process.wait()
         end = time.monotonic() + 30
-        # A process has no environment any more when it begins to end, and its sockets until it has ended.
+        # An ending process loses its environment first, and its sockets last.
         while (left_running(environment) or listening(terminal.shown)) and time.monotonic() < end:
             time.sleep(0.05)
         assert (left_running(environment), listening(terminal.shown)) == ([], [])

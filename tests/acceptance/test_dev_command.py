@@ -197,7 +197,7 @@ def test_the_page_starts_what_the_application_defines_and_knows_it_when_its_file
 
         def starts() -> list[str]:
             page = terminal.read_until(r"The page is at (http://[\d.:]+)")[1]
-            with urllib.request.urlopen(f"{page}/start") as shown:  # on this machine no one has to sign in
+            with urllib.request.urlopen(f"{page}/start") as shown:  # on this machine people need not sign in
                 return re.findall(r'<a href="/start/(\w+)">', shown.read().decode())
 
         assert starts() == ["clerk"]

@@ -97,7 +97,7 @@ async def until_it_ends(folder: Path, agent: str, address: str, window: str) -> 
 
     async def decide() -> None:
         while True:
-            with contextlib.suppress(StandfastError):  # it dies: no one can tell whether that counted
+            with contextlib.suppress(StandfastError):  # it dies: whether that counted is unknown
                 for item in await people.pending(run.id):
                     by: Any = {"by": item["approvers"][0], "digest": item["digest"]}
                     await people.decide(run.id, item["name"], "approve", **by)

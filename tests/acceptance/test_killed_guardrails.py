@@ -59,7 +59,7 @@ CASES = {
     ),
     "answer": Case("tally", ("in-check-of-answer", "{}"), ["did 1"], [1], 1, 1, 2, 1, [0, 1, 1]),
     "bad-answer": Case("tally", ("before-reply", "{}.end"), ["did 1"], [1], 1, 1, 2, 1, [0, 1, 1]),
-    # An answer that is kept is found with its verdicts: no one is asked again.
+    # A kept answer is found with its verdicts: people are not asked again.
     "call-kept": Case("tally_badly+tally", ("after-reply", "{}.2"), [REFUSED, "did 2"], [2], 1, 1, 1, 2, [0, 1]),
     "bad-answer-kept": Case("tally", ("after-reply", "{}.end"), ["did 1"], [1], 1, 1, 1, 1, [0, 1]),
     "bad-said-kept": Case("#bad-said", ("after-reply", "{}.end"), [], [], 0, 1, 0, 0, []),

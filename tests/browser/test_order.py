@@ -46,7 +46,7 @@ async def test_the_digits_of_an_account_are_drawn_in_their_order(
         await pending(run)
         page = await chromium.new_page()
         await page.set_content(f"<p>{IBAN}</p>")
-        assert await page.locator("p").evaluate(DRAWN) == ["1234", "900", "5678"]  # as a browser does it by itself
+        assert await page.locator("p").evaluate(DRAWN) == ["1234", "900", "5678"]  # as a browser does it automatically
         await page.goto(f"{page_at}/runs/{run.id}")
         for part in ("article h2", "article pre"):
             assert await page.locator(part).evaluate(DRAWN) == ["1234", "5678", "900"], part

@@ -175,7 +175,7 @@ async def test_an_open_page_stays_true_but_for_what_somebody_is_typing(
 
 
 async def test_another_site_cannot_decide_in_somebodys_name(temporal: Temporal, chromium: Browser, serve: Any) -> None:
-    """Its form is sent by the browser of someone who has signed in, with what it could know."""
+    """Its form is sent by a signed-in person's browser, with the values that an attacker could know."""
     agent = Agent("clerk", tools=[charge])
     async with temporal.worker(agent, llm=ScriptedModel([CHARGES])), serve(PEOPLE) as address:
         run = await temporal.start(agent)

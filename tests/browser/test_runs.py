@@ -53,7 +53,7 @@ async def test_a_person_starts_a_pipeline_by_its_form_and_sees_how_far_it_is(
         await page.get_by_role("link", name="Start", exact=True).click()
         await page.get_by_role("link", name="article").click()
         await page.get_by_role("button", name="Start").click()
-        await expect(page.get_by_label("Title")).to_be_focused()  # the browser asks for what must be there
+        await expect(page.get_by_label("Title")).to_be_focused()  # the browser demands required fields
         await page.get_by_label("Title").fill("Tea")
         await page.get_by_label("Words").fill("200")
         await page.get_by_label("Tone").select_option(label="warm")

@@ -1,4 +1,4 @@
-"""Runs that `record.py` records: recalled behind a reset, late, skipped, or ended by what an agent of theirs says."""
+"""Runs that `record.py` records: recalled behind a reset, late, skipped, or ended by an agent's words."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ expectant = Agent("expectant", tools=[inquire], loop=Loop(answer_timeout=1))
 
 
 async def late(world: World) -> Saved:
-    """An answer that is sent after its time, while there is no worker."""
+    """An answer that is sent after its deadline, without a worker."""
     model = ScriptedModel([asks("inquire", what="which"), "done"])
     async with world.worker(expectant, model=model):
         run = await world.start(expectant)

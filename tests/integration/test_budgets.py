@@ -40,7 +40,7 @@ Counts = dict[str, float]
 
 
 def limits(text: str) -> dict[str, dict[str, float]]:
-    """Return the limits of each run, by what is counted."""
+    """Return the limits of each run, by measure."""
     found: dict[str, dict[str, float]] = {}
     run = ""
     for line in text.splitlines():
@@ -55,7 +55,7 @@ LIMITS = limits((Path(__file__).parent / "budgets.md").read_text())
 
 
 def exceeded(run: str, counts: Counts, limited: dict[str, float]) -> list[str]:
-    """Return what is above its limit, and what has no limit or no count."""
+    """Return the measures above their limit, and those without a limit or a count."""
     if counts.keys() != limited.keys():
         return [f"budgets.md and the test differ on {run}: {sorted(counts.keys() ^ limited.keys())}"]
     return [

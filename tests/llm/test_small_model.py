@@ -63,7 +63,7 @@ async def add(a: int, b: int) -> int:
 
 
 DESCRIBED = tools_to_descriptions({"weather": weather, "add": add})
-# This server reads the schema of Chat Completions in requests of Responses, too, and not the one of Responses.
+# In Responses requests, this server reads the schema of Chat Completions instead of the one of Responses.
 SETTINGS: dict[str, Any] = {"temperature": 0, **response_format(DESCRIBED)}
 
 

@@ -9,7 +9,7 @@ ENCODING = b"binary/secret"
 
 
 class Reversed(PayloadCodec):
-    """No one reads by chance what it has encoded."""
+    """Its output cannot be read by chance."""
 
     key = b"ours"
 

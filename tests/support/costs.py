@@ -19,7 +19,7 @@ from temporalio.runtime import BUFFERED_METRIC_KIND_COUNTER, MetricBuffer
 import standfast
 
 OURS = str(Path(standfast.__file__).parent)
-# Newer versions of Python have no call for a comprehension. Without them, all versions count the same.
+# Newer versions of Python do not count a comprehension as a call. Left out, it counts the same everywhere.
 INLINED = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 

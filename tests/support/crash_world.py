@@ -156,7 +156,7 @@ async def transfer_blindly(text: str = "") -> str:
     return "transferred"
 
 
-missing: Tool[..., Any] = Tool("missing", description="A tool whose handler nobody gave.")
+missing: Tool[..., Any] = Tool("missing", description="A tool without a handler.")
 
 
 class Letter(BaseModel):

@@ -26,7 +26,7 @@ _MINIFLARE = _HERE.parent.parent / ".cache" / "miniflare"
 def missing() -> str | None:
     """Return why there can be no D1 here; None if it is there, or has just been installed."""
     if shutil.which("node") is None or shutil.which("npm") is None:
-        return "there is no Node here, in which Cloudflare's D1 runs: install Node 20 or later, with npm"
+        return "Cloudflare's D1 runs in Node, which is missing: install Node 20 or later, with npm"
     if (_MINIFLARE / "node_modules" / "miniflare").is_dir():
         return None
     # Installed beside, and then moved at once: several processes of a test run may want it.

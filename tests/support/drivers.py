@@ -37,7 +37,7 @@ class Ended:
     Args:
         messages: what the store holds.
         questions: what was asked on the way.
-        waits: what people see of what waits for approval, by gate.
+        waits: the items that wait for approval, as people see them, by gate.
         refused: why decisions did not count, in order.
         status_code: of the terminal error that was raised; `output` is its metadata.
     """

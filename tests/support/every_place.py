@@ -36,7 +36,7 @@ class Places:
 
     Args:
         kind: "late" cancels when what the run waits for may just be there, and not at once; "all" cancels the tasks of
-            the run, too, as the end of an event loop does.
+            the run as well, as the end of an event loop does.
     """
 
     def __init__(self, wish: Wish, kind: Kind) -> None:
@@ -70,7 +70,7 @@ class Places:
         if task is None or task.done() or not self._wish(self.count):
             return
         self.cancels += 1
-        # An event loop is shut down once: the tasks that are made meanwhile are not cancelled.
+        # An event loop is shut down once: tasks made in the meantime are not cancelled.
         for one in self._tasks if self._kind == "all" and self.cancels <= 2 else (task,):
             if self._kind == "late":
                 asyncio.get_running_loop().call_soon(one.cancel)

@@ -49,7 +49,7 @@ class SettlesInTwoSteps(SQLiteStore):
     async def claim(
         self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
-        await asyncio.sleep(0.01)  # so that whoever settles looks before the call is claimed
+        await asyncio.sleep(0.01)  # so that the settling side looks before the call is claimed
         return await super().claim(scope, call_key, owner=owner, arguments_hash=arguments_hash, running=running)
 
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:

@@ -253,7 +253,7 @@ class StaysClosed(SQLiteStore):
 
 
 class InterruptedStore(SQLiteStore):
-    """One of whose next writes, after `interrupt`, every second is made; nobody hears of any of them."""
+    """After `interrupt`, it makes every second write, and acknowledges none of them."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)

@@ -3,7 +3,7 @@
 `python foreign_mcp_server.py FOLDER [MODE…]`. Each start is noted in `starts`. Modes: `kill` ends the process that uses
 the server, behind the first charge, and again behind the first price; `gone` ends the server behind its first charge,
 before it answers; `changed` describes the tool `charge` otherwise from the second start on; `http` writes its port to
-`port`, ends the process that is noted last in `users`, and notes in `heard` what it is asked, and for whom (`X-Who`).
+`port`, ends the process that is noted last in `users`, and notes requests in `heard`, with the user (`X-Who`).
 Files in the folder change the tools of a running server:
 `changed` describes `charge` otherwise, `removed` leaves it out, `added` adds another one.
 """

@@ -9,7 +9,7 @@ def sent_by(page: str) -> list[tuple[str, str]]:
 
 
 def sent_to(page: str, action: str) -> dict[str, str]:
-    """Return what a browser would send of the form with this action, if nobody touches it."""
+    """Return what a browser would send of the untouched form with this action."""
     form = page.split(f'action="{action}"')[1].split("</form>")[0]
     return {name: text.replace("\n", "\r\n") for name, text in sent_by(f"<form{form}</form>")}
 

@@ -27,7 +27,7 @@ async def run_pipeline(flow: Any, *, decisions: Any = (), **given: Any) -> Any:
 
 
 async def looked(decisions: Any, **given: Any) -> Any:
-    """Return decisions with the digests of what a session shows."""
+    """Return decisions with the digests that a session shows."""
     return await _looked(decisions, None, given)
 
 

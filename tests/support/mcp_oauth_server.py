@@ -1,8 +1,8 @@
 """An MCP server with its own authorization server, as a process: `python mcp_oauth_server.py FILE PORT`.
 
-Whoever opens the login page is let in. FILE records tokens and calls; `FILE.lifetime` has the seconds that an access
-token lives, `FILE.revoked` refuses all that were
-given before, and `FILE.issuer` has the host at which users log in.
+Everyone who opens the login page is let in. FILE records tokens and calls; `FILE.lifetime` has the seconds that an
+access token lives, `FILE.revoked` refuses all that were given before, and `FILE.issuer` has the host at which users log
+in.
 """
 
 import secrets

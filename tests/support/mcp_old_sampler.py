@@ -1,7 +1,7 @@
 """An MCP server of an earlier protocol that asks for a model's answers: `python mcp_old_sampler.py FILE`.
 
 FILE records each answer. Its tool `think` has as arguments, besides the `text`: `times`, how often it asks at once;
-`size`, of the text in bytes, if that is to be long; `late`, whether it asks when the call is over; `params`, more of
+`size`, of a long text in bytes; `late`, whether it asks when the call is over; `params`, more of
 each request. If there is a `FILE.hold`, it does not end a call as long as that is there; if there is a `FILE.early`,
 it asks before it lists its tools.
 """

@@ -1,4 +1,4 @@
-"""A pipeline whose tool charges by what the pipeline's `deps` has made, and whose process dies behind the charge.
+"""A pipeline whose tool charges through the object that `deps` made, and whose process dies after the charge.
 
 `python -m support.mortal_pipeline FOLDER` runs it in this process. With an address, a task queue and a workflow id it
 is a worker of that run, until the run ends.

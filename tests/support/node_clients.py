@@ -20,7 +20,7 @@ _PACKAGES = ["@ag-ui/client@1.0.0", "ai@7.0.173", "openai@7.57.0"]
 def missing() -> str | None:
     """Return why there can be no such clients here; None if they are there, or have just been installed."""
     if shutil.which("node") is None or shutil.which("npm") is None:
-        return "there is no Node here, in which these clients run: install Node 20 or later, with npm"
+        return "these clients run in Node, which is missing: install Node 20 or later, with npm"
     if all((_FOLDER / "node_modules" / one.rpartition("@")[0]).is_dir() for one in _PACKAGES):
         return None
     # Installed beside, and then moved at once: several processes of a test run may want it.

@@ -60,7 +60,7 @@ async def browser(temporal: Temporal, access: Access = LOCAL, **options: Any) ->
     headers = {"Accept": "text/html"}  # as a browser asks for pages
     ours = patch(
         "standfast.web.identity.connection_owners._user_of", return_value=os.getuid()
-    )  # there is no connection that could be looked at
+    )  # without a connection to look at
     with ours:
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}", headers=headers) as client:
             yield client

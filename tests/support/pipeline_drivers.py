@@ -54,7 +54,7 @@ class PipelineDriver(Protocol):
 
         Args:
             decisions: one after the other, each when something waits.
-            options: user_id, tenant_id, tools, restart_of, restart_from; run_key, else one of its own.
+            options: user_id, tenant_id, tools, restart_of, restart_from; run_key, else a new one.
         """  # fmt: skip
         ...
 
@@ -105,7 +105,7 @@ class OnTemporal:
             waits = await until(partial(_waits_or_has_ended, run))
             await check_healthy(run)
             if isinstance(waits, list) and waits[0]["kind"] == "pause":
-                await temporal.people.resume(run.id, "abort")  # nobody mends what a function has raised
+                await temporal.people.resume(run.id, "abort")  # the function is not fixed
             elif isinstance(waits, list):
                 return await self._pending(run, waits, refused)
             try:

@@ -94,7 +94,7 @@ class PostgresServer:
             for child in map(int, found):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
-            while any(is_alive(int(child)) for child in found):  # its memory is theirs, too
+            while any(is_alive(int(child)) for child in found):  # they share its memory
                 time.sleep(0.005)
 
     def restart(self) -> None:

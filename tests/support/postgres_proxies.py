@@ -37,7 +37,7 @@ class PostgresProxy:
         """End all connections; until `mend`, new ones are refused.
 
         Args:
-            half: the server does not hear of it, and new ones are not refused.
+            half: the server does not notice, and new ones are not refused.
         """
         self._is_cut = not half
         for client, server in self.open:

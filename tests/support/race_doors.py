@@ -42,7 +42,7 @@ class Press:
     """A decision of someone on what an item shows.
 
     Args:
-        amount: shipped instead of what was asked.
+        amount: shipped instead of the requested amount.
     """
 
     who: str
@@ -71,7 +71,7 @@ class RacingSlack(Slack):
     def __init__(self) -> None:
         super().__init__()
         self.said: dict[tuple[str, str], str] = {}  # by user and message
-        self.posted: dict[tuple[str, str], str] = {}  # the message of a run and gate, by what its buttons say
+        self.posted: dict[tuple[str, str], str] = {}  # the message of a run and gate, by its buttons' texts
 
     def _do(self, path: str, body: dict[str, Any]) -> Reply:
         match path.split("/")[1:]:
@@ -105,7 +105,7 @@ class Doors:
     def __init__(self, temporal: Temporal, store: str, page: httpx.AsyncClient, slack: RacingSlack) -> None:
         self._temporal, self._store, self._page, self._slack = temporal, store, page, slack
         self.people = StandfastClient(temporal.client, store=temporal.store)
-        self._typing = asyncio.Lock()  # a terminal is of one at a time: so is what stands for it
+        self._typing = asyncio.Lock()  # a terminal is for one person at a time, and so is its stand-in
         self._by_name: dict[str, Callable[[Press], Awaitable[Said]]] = {door: getattr(self, door) for door in DOORS}
 
     async def at(self, door: str, press: Press) -> Said:

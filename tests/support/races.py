@@ -1,6 +1,6 @@
 """Lets people race: several decide at once through all doors, while deadlines, ends, resets and crashes come.
 
-Each race is judged by what is in the store afterwards. No one was told that their decision counts when it does not, or
+Each race is judged by what is in the store afterwards. Nobody was told that their decision counts when it does not, or
 that it does not when it does; one decision counted, or a quorum; and what was approved ran once, as it was approved.
 
 `python -m support.races [RACES]` runs 1,000 in tests/, with two workers, and prints the outcomes of each pair of doors.
@@ -81,7 +81,7 @@ class Ended:
 
     Args:
         late: decisions that a run was just recording when it was reset, and that were in the store only after the next
-            run had looked for them. They stand there, no one was told that they count, and another one did.
+            run had looked for them. They are there, were not acknowledged, and another one counted.
     """
 
     race: Race
@@ -209,7 +209,7 @@ class World:
             self._workers.append(self._worker())
 
     async def _end(self, race: Race, run: Run) -> list[Told]:
-        """Wait for the end of a run; if no one has decided what it waits for, two people approve what it shows now."""
+        """Wait for the end of a run; if it still waits for a decision, two people approve what it shows now."""
         told: list[Told] = []
         handle, begun = self.temporal.client.get_workflow_handle(run.id), time.monotonic()
         while (await handle.describe()).close_time is None:
@@ -292,9 +292,9 @@ def _wrongly_told(ended: Ended) -> list[str]:
 
 
 def _wrong_at(gate: str, ended: Ended, shipped: list[int]) -> list[str]:
-    """Return what is wrong at a gate; take what it approved from what was shipped."""
+    """Return the faults at a gate; subtract the approved amount from the shipped one."""
     found, race = list[str](), ended.race
-    is_whole = ended.status == "completed"  # no one has ended it from outside
+    is_whole = ended.status == "completed"  # it was not ended from outside
     rows = [row for row in ended.counted if row.gate == gate]
     approvals, needed = [row for row in rows if row.decision == "approve"], 2 if race.gate == "quorum" else 1
     rejections = len(rows) - len(approvals)
@@ -368,7 +368,7 @@ def tell(text: str) -> None:
 
 
 def report(done: Sequence[Ended]) -> str:
-    """Return the outcomes of the races, by pairs of doors, and by what came between."""
+    """Return the outcomes of the races, by pairs of doors, and by the event in between."""
     pairs, rivals = Counter[tuple[str, str, str]](), Counter[tuple[str, str]]()
     words = {True: "counted", False: "refused", None: "not confirmed"}
     for ended in done:

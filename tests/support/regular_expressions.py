@@ -37,7 +37,7 @@ def expressions() -> dict[tuple[str, int], set[str]]:
     """Return the expressions that are written down for `re`, with their flags, and how each is used.
 
     Raises:
-        NameError: one is made while the program runs, and no one can tell what it will be.
+        NameError: one is made while the program runs, and cannot be predicted.
     """
     found: dict[tuple[str, int], set[str]] = {}
     trees = {path: ast.parse(path.read_text()) for path in sources()}
@@ -82,7 +82,7 @@ def _value(path: Path, expression: ast.expr) -> Any:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     code = compile(ast.Expression(expression), str(path), "eval")
     with suppress(NameError):
-        return eval(code, {"re": re})  # without its module: that of a framework cannot be imported here
+        return eval(code, {"re": re})  # without its module: a framework's cannot be imported here
     try:
         return eval(code, vars(importlib.import_module(name)))
     except NameError as error:

@@ -146,7 +146,7 @@ class Slack(ModelServer):
 
 
 def buttons(message: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the buttons of a message by what is on them."""
+    """Return the buttons of a message by their texts."""
     rows = [block["elements"] for block in message["blocks"] if block["type"] == "actions"]
     return {one["text"]["text"]: one for row in rows for one in row}
 

@@ -3,7 +3,7 @@
     python -m support.stopped_calls FOLDER AGENT WINDOW [ADDRESS QUEUE]
 
 AGENT is `payer`, whose call is stopped, or `talker`: both what is said to it and its answer are. With an address it
-is a worker, for which others decide; else it runs the agent, and decides by itself as those who are asked. WINDOW is
+is a worker, for which others decide; else it runs the agent, and decides as its approvers. WINDOW is
 `before` or `after`, a method of the store and which call of it: "after record_decision 2".
 """
 
@@ -99,7 +99,7 @@ async def decide_until_done(store: SQLiteStore) -> None:
 
 
 async def work(store: SQLiteStore, address: str, queue: str) -> None:
-    from temporalio.worker import Worker  # what runs an agent by itself starts in half the time without
+    from temporalio.worker import Worker  # a process that runs only an agent starts in half the time without
 
     from standfast.temporal import StandfastPlugin, connect
     from support.heartbeats import give_up_after

@@ -63,7 +63,7 @@ class Recorder:
 
 
 class Refusing:
-    """A store that refuses calls while it is told to, except holds; `errors` has what it raises by itself.
+    """A store that refuses calls while it is told to, except holds; `errors` has its own errors.
 
     Args:
         refuses: the methods that it refuses; None for all.

@@ -146,7 +146,7 @@ class Teams:
     def press(
         self, button: str, user: str = "ada", *, card: dict[str, Any] | None = None, tenant: str = TENANT, **typed: str
     ) -> dict[str, Any]:
-        """Return what the Bot Connector sends when someone presses a button of a card, with what they typed in it."""
+        """Return what the Bot Connector sends when a person presses a button of a card, with the texts typed in it."""
         self.pressed += 1
         shown = self.card if card is None else card
         action = buttons(shown)[button]
@@ -207,7 +207,7 @@ async def send(
 
 
 async def answered(page: httpx.AsyncClient, teams: Teams, activity: Any) -> Any:
-    """Return what whoever pressed a button gets: a card, or a text."""
+    """Return the reply to a pressed button: a card, or a text."""
     answer = await send(page, teams, activity)
     assert answer.status_code == 200, answer.text
     said = answer.json()
@@ -229,7 +229,7 @@ def card_of(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def buttons(card: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the buttons of a card by what is on them."""
+    """Return the buttons of a card by their texts."""
     return {one["title"]: one for one in card["actions"]}
 
 
@@ -270,5 +270,5 @@ def problem_of(activity: dict[str, Any]) -> str | None:
         if "type" in one and one["type"] not in _KINDS:
             return f"a {one['type']} would follow marks"
         if one.get("type") == "TextRun" and (not one["text"] or "\n" in one["text"]):
-            return "a run of text is empty, or has lines that nobody would see"
+            return "a run of text is empty, or has invisible lines"
     return None

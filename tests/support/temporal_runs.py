@@ -41,7 +41,7 @@ class People(StandfastClient):
     async def decide(self, workflow_id: str, gate: str, decision: Any, **given: Any) -> None:
         if "digest" not in given:
             digest = None
-            for _ in range(5):  # a run that is just going on as new shows nothing for a moment
+            for _ in range(5):  # a run that is just continuing as new shows nothing for a moment
                 if (digest := await self.digest(workflow_id, gate)) is not None:
                     break
                 await asyncio.sleep(0.05)
@@ -49,10 +49,10 @@ class People(StandfastClient):
         await super().decide(workflow_id, gate, decision, **given)
 
     async def digest(self, workflow_id: str, gate: str) -> str | None:
-        """Return the digest of what a gate shows now."""
+        """Return the digest that a gate shows now."""
         try:
             shown = await self.pending(workflow_id)
-        except InputError:  # there is no such run
+        except InputError:  # an unknown run
             return None
         return next((item["digest"] for item in shown if item["kind"] == "approval" and item["name"] == gate), None)
 
@@ -113,7 +113,7 @@ class Temporal:
         return await result(await self.start(agent, message, **options))
 
     async def end_all(self) -> None:
-        """End the runs of this test that no one looks after any more."""
+        """End this test's leftover runs."""
         await self.move_queue()
         async for left in self.client.list_workflows(f"TaskQueue = '{self.name}' AND ExecutionStatus = 'Running'"):
             with contextlib.suppress(RPCError):  # it has ended in the meantime
@@ -235,7 +235,7 @@ def continue_after(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
 
 
 async def until_over(item: dict[str, Any], seconds: float = 0.3) -> None:
-    """Wait until the time of what waits is over, by the clock, whether a worker runs or not."""
+    """Wait until the deadline of the waiting item has passed, by the clock, whether a worker runs or not."""
     deadline = datetime.fromisoformat(item["deadline"]) + timedelta(seconds=seconds)
     await until(lambda: datetime.now(UTC) > deadline)
 
@@ -246,7 +246,7 @@ async def status(handle: Run) -> dict[str, Any]:
 
 
 async def _answered(handle: Run, query: str) -> Any:
-    """Return the answer to a query, which is asked again every few seconds, since the server loses some answers.
+    """Return the answer to a query, which is repeated every few seconds, since the server loses some answers.
 
     A worker in a separate process may not have begun to poll yet.
     """
@@ -256,7 +256,7 @@ async def _answered(handle: Run, query: str) -> Any:
                 with contextlib.suppress(TimeoutError, NoWorkerError):
                     async with asyncio.timeout(10):
                         return await answer(handle._client, handle, query, timedelta(seconds=SECONDS))
-    raise AssertionError(f"nobody has answered {query!r}: {await last_words(handle)}")
+    raise AssertionError(f"no answer to {query!r}: {await last_words(handle)}")
 
 
 async def has_ended(handle: Run) -> bool:

@@ -20,7 +20,7 @@ def start_program(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that no one has buried yet does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

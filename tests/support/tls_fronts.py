@@ -1,6 +1,6 @@
 """A TLS endpoint before a Temporal server, as Temporal Cloud has one: certificates, client certificates, API keys.
 
-It ends TLS, notes the metadata of each call, and forwards HTTP/2 as it is.
+It ends TLS, notes the metadata of each call, and forwards HTTP/2 unchanged.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class TLSFront:
 
     port: int
     api_key: str | None  # that each call must have
-    service: str | None  # that no one may call, such as "OperatorService"
+    service: str | None  # that may not be called, such as "OperatorService"
     calls: list[dict[str, str]] = field(default_factory=list)
 
     @property

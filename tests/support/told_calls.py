@@ -43,7 +43,7 @@ def no_second(context: Any, asked: Any) -> Tripped | None:
 
 
 class Shop:
-    """An agent that asks for two payments at once, and an account of what was paid."""
+    """An agent that asks for two payments at once, and an account of the payments made."""
 
     def __init__(self, name: str) -> None:
         self.paid: list[str] = []
@@ -54,7 +54,7 @@ class Shop:
         self.stop_reason = "max-tokens" if name == "cut" else None
         options: dict[str, dict[str, Any]] = {
             "guardrail": {"tool_guardrails": [no_second]},
-            "nobody approves what was stopped": {"tool_guardrails": [Guardrail(no_second, approval=SOON)]},
+            "a stopped call is not approved": {"tool_guardrails": [Guardrail(no_second, approval=SOON)]},
             "no dependencies": {"deps": self._dependencies},
             "stopped": {"on_terminal_tool_error": "fail"},
             "too many": {"loop": Loop(max_tool_calls=1)},

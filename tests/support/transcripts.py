@@ -84,5 +84,5 @@ def tool_contents(messages: Any) -> list[tuple[str | None, str]]:
 
 
 def without_ids(messages: Sequence[Message]) -> list[Message]:
-    """Return messages as a run in process has them, where nobody speaks to a run from elsewhere."""
+    """Return messages as an in-process run has them, which gets none from elsewhere."""
     return [message.model_copy(update={"id": None}) for message in messages]

@@ -16,7 +16,7 @@ ISOLATE, END = "\u2068", "\u2069"
 
 
 def drawn(text: str) -> str:
-    """Return what `visible` makes of a text, with brackets in place of what isolates."""
+    """Return the result of `visible` for a text, with brackets instead of isolating characters."""
     return visible(text).replace(ISOLATE, "[").replace(END, "]")
 
 

@@ -45,17 +45,17 @@ MAY_MAKE_OUTCOMES = {
     "local/pipeline_steps.py:_of_tool",  # by the result of the run of a step's one call
     "temporal/activities/tools/tool_activities.py:_handle",  # its worker ends
     "temporal/activities/tools/tool_activities.py:_verify_now",  # the same
-    "temporal/activities/sessions/transcripts.py:_elsewhere",  # a child's session has no answer
-    "temporal/activities/sessions/stored_outcomes.py:recorded",  # the ledger has no result
+    "temporal/activities/sessions/transcripts.py:_elsewhere",  # a child's session lacks the answer
+    "temporal/activities/sessions/stored_outcomes.py:recorded",  # the ledger lacks the result
     "temporal/workflows/calls/tool_calls.py:_dispatch",  # no worker starts it
     "temporal/workflows/calls/tool_calls.py:_lost",  # its worker was lost
     "temporal/workflows/calls/child_agents.py:run_agent",  # it was lost with an earlier run, or is too deep
     "temporal/workflows/calls/child_agents.py:_failure",  # the child's workflow has failed
     "temporal/workflows/inbox/messages.py:recall_answer",  # a person has answered
-    "temporal/workflows/inbox/messages.py:ask",  # the same, or no one has
+    "temporal/workflows/inbox/messages.py:ask",  # the same, or none
     "temporal/workflows/inbox/messages.py:_resolve",  # a person says what it came to
 }
-# Where a driver looks at a status: to show it, to wait, or to know which of its own ways to end is meant.
+# Where a driver looks at a status: to show it, to wait, or to choose how to end.
 MAY_COMPARE = {
     "local/pipeline_steps.py:_of_agent",
     "local/pipelines.py:_run_step",
@@ -78,7 +78,7 @@ MAY_COMPARE = {
     "temporal/workflows/run/pipeline_workflows.py:_decide",
     "temporal/workflows/run/pipeline_workflows.py:_run_agent",
 }
-WORDS = 6  # in a row, which are no chance
+WORDS = 6  # in a row, too many for chance
 # Texts that begin alike and end otherwise, since what to do then is another thing in process than on Temporal.
 BEGIN_ALIKE = (
     "Session {} has a run in flight",

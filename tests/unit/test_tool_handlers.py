@@ -42,7 +42,7 @@ class AsyncMultiplier(Multiplier):
 
 @dataclasses.dataclass
 class Adder:
-    """Add a number; as a dataclass that compares by value it has no hash."""
+    """Add a number; a dataclass that compares by value is unhashable."""
 
     number: int
 

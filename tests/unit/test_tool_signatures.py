@@ -418,7 +418,7 @@ def test_docstrings_describe_parameters_in_each_style(style: str) -> None:
     "text",
     [
         "Look up :param nothing.", "Args: all of them.", "Parameters\nare many.", "---\nParameters", "A\n---\ntext",
-        ":note: this is no field",
+        ":note: this is not a field",
     ],
 )  # fmt: skip
 def test_text_that_only_looks_like_a_section_is_the_description(text: str) -> None:

@@ -210,7 +210,7 @@ async def test_what_is_copied_from_a_table_is_whole_however_narrow_the_terminal(
         assert await until(lambda: line_of("ls", "--session", temporal.session(), "--waiting"))
         waits = await line_of("pending")
         assert call_id in waits
-        assert ("Which" in waits) == (columns == "200")  # what is no id gives way
+        assert ("Which" in waits) == (columns == "200")  # the part that is not an id is shortened
 
 
 async def test_a_run_that_failed_at_its_input_is_found(temporal: Temporal) -> None:

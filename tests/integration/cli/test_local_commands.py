@@ -1,4 +1,4 @@
-"""Commands of `standfast` that need no server: conversations, and the stored sessions."""
+"""Commands of `standfast` that work without a server: conversations, and the stored sessions."""
 
 import json
 import sys

@@ -94,7 +94,7 @@ def free_port() -> int:
 
 
 async def fetched(url: str) -> tuple[int, str]:
-    """Return the status and the body at an address; 0 if nobody listens."""
+    """Return the status and the body at an address; 0 if it refuses the connection."""
 
     def fetch() -> tuple[int, str]:
         try:
@@ -183,7 +183,7 @@ async def test_a_worker_whose_queue_was_given_to_another_store_is_alive_and_not_
     async with worker(temporal, tmp_path, "--health", f"127.0.0.1:{health}"):
         await until(lambda: _has(f"{at}/ready", "ok"))
         await temporal.move_queue()
-        assert (await fetched(f"{at}/ready"))[0] == 200  # no one has the queue now, and a look does not take it
+        assert (await fetched(f"{at}/ready"))[0] == 200  # the queue is free now, and a look does not take it
         await check_queue(temporal.client, temporal.name, temporal.store)
         status, text = await fetched(f"{at}/ready")
         assert (status, f"has the store {await temporal.store.identity()}" in text) == (503, True), text

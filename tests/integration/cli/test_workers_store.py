@@ -57,7 +57,7 @@ async def test_a_command_refuses_a_store_in_its_folder_that_no_worker_has(
         await until(lambda: pending(started))
         said = await refused(temporal, *({"RUN": started.id, "QUEUE": temporal.name}.get(word, word) for word in words))
         assert f"standfast.db is the store {elsewhere}, and the workers of namespace default have another one: " in said
-        noted = set((await noted_stores(temporal.client)).values())  # of other tests' queues, too
+        noted = set((await noted_stores(temporal.client)).values())  # including other tests' queues
         assert await temporal.store.identity() in noted
         assert any(identity in said for identity in noted)
         assert await pending(started)

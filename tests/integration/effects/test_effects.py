@@ -335,7 +335,7 @@ async def test_a_lost_call_that_another_attempt_takes_over_meanwhile_is_not_run(
     load_entries, taken = store.load_entries, []
 
     async def load_when_taken(scope: str, keys: Sequence[str]) -> Any:
-        if not taken:  # what another attempt does that was told that the call has happened; then it dies, too
+        if not taken:  # another attempt, for which the call has happened; then it also dies
             lost = (await load_entries(scope, keys))[keys[0]]
             taken.append(await store.take_over(scope, keys[0], owner=f"{lost.owner}9"))
         return await load_entries(scope, keys)

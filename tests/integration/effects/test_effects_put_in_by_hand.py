@@ -1,4 +1,4 @@
-"""An operator completes by hand what a guarded function, a gate or an agent waits for, with what cannot be read.
+"""An operator completes by hand, with an unreadable value, what a guarded function, a gate or an agent waits for.
 
 Nothing loops, nothing hangs, and nothing runs twice.
 """

@@ -307,4 +307,4 @@ async def test_an_activity_counts_its_effects_however_many_others_there_are_mean
 
     assert await environment(-1).run(lasting) == [0, 1]
     gc.collect()
-    assert len(keys._calls) <= 1  # those of activities that have ended are forgotten
+    assert len(keys._calls) <= 1  # ended activities are forgotten

@@ -99,7 +99,7 @@ class Shop:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shop(temporal_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
-    """Return a shop with a worker that nobody kills."""
+    """Return a shop with a worker that is not killed."""
     made = Shop(await connect(temporal_server.address), temporal_server.address, tmp_path_factory.mktemp("shop"))
     async with made.worker():
         yield made

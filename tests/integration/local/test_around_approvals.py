@@ -116,7 +116,7 @@ async def test_a_transcript_that_was_brought_asks_before_its_calls_run() -> None
 
 
 async def test_an_orphan_of_a_tool_that_needs_approval_since_is_not_run(store: SQLiteStore) -> None:
-    """The tool had no approval when the process died; a safe one would be run again."""
+    """The tool did not need approval when the process died; a safe one would run again."""
     posted, post = world(Approval(), safe_to_retry=True)
 
     @tool(name="post", safe_to_retry=True)
@@ -355,7 +355,7 @@ async def test_a_decision_with_a_new_run_is_refused_since_nobody_has_seen_its_ca
 async def test_a_decision_before_its_call_is_asked_for_is_refused_and_does_not_wait(
     where: Callable[[], dict[str, Any]],
 ) -> None:
-    """No one has seen the arguments of the call."""
+    """The arguments of the call have not been shown."""
     posted, post = world(Approval())
     agent = Agent("a", tools=[ask, post])
     script = ScriptedModel(

@@ -50,7 +50,7 @@ BROKEN: dict[str, list[Any]] = {
     "calls of the user": [Message(role="user", content="go", tool_calls=(note("1"),))],
     "an unknown role": [{"role": "wizard", "content": "x"}],
     "no role": [{"content": "x"}],
-    "content that is no text": [{"role": "user", "content": 5}],
+    "content that is not a text": [{"role": "user", "content": 5}],
     "something else": [5],
 }
 

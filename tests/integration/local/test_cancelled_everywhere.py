@@ -75,7 +75,7 @@ def asked(*names: str, first: int = 1) -> Any:
 
 
 def models(*script: Any) -> Callable[[str], ScriptedModel]:
-    """Return models that answer by what they read, however often they are asked."""
+    """Return models whose answers depend only on what they read, however often they are called."""
 
     def answer(messages: list[Message], tools: Any) -> Any:
         said = max(index for index, message in enumerate(messages) if message.role == "user")

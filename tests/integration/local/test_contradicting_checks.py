@@ -136,6 +136,6 @@ async def test_of_two_checks_of_an_effect_the_one_that_found_it_wins_and_it_does
     if told == "unknown" and said is NOT_HAPPENED:
         with pytest.raises(ToolDurabilityError, match=CONTRADICTED):
             await charge("a")
-    else:  # a rival that dies is asked about again, and has happened
+    else:  # the outcome of a rival that dies is looked up again, and it has happened
         assert await charge("a") == (told if told != "unknown" else "found")
     assert effects == []

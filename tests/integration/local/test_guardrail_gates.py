@@ -93,7 +93,7 @@ async def test_people_may_change_a_stopped_call_also_so_that_the_same_guardrail_
     assert "ada changed the arguments before it ran" in tool_results(ended.messages)[0].content
 
 
-@pytest.mark.parametrize("own", [None, ADA], ids=["stopped", "with an approval of its own"])
+@pytest.mark.parametrize("own", [None, ADA], ids=["stopped", "with its own approval"])
 async def test_an_edit_that_a_guardrail_refuses_does_not_count_and_says_why(driver: Driver, own: Any) -> None:
     ran: list[int] = []
     guardrails = [odd_sums] if own else [Guardrail(large_sums, approval=ADA), odd_sums]

@@ -59,7 +59,7 @@ def test_patterns_of_arguments_are_read_by_an_engine_that_does_not_backtrack() -
     patterns = regular_expressions.declared()
     assert patterns
     engines = {engine for path in regular_expressions.sources() for engine in _ENGINE.findall(path.read_text())}
-    assert engines == {"rust-regex"}  # where one is named: that of MCP servers' schemas, whose patterns are anyone's
+    assert engines == {"rust-regex"}  # where one is named: for MCP servers' schemas, whose patterns are untrusted
     for pattern in patterns:
         read = TypeAdapter(Annotated[str, Field(pattern=pattern)])
         for text in regular_expressions.hostile_texts(pattern.replace("\\u0000", "\\x00")):

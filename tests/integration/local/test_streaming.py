@@ -203,7 +203,7 @@ class Stream:
         self.parts = parts
 
     async def chat(self, messages: Any, tools: Any, **settings: Any) -> LLMResponse:
-        raise AssertionError("the stream was to be used")
+        raise AssertionError("the stream was not used")
 
     async def stream(self, messages: Any, tools: Any, **settings: Any) -> AsyncIterator[Any]:
         for part in self.parts:

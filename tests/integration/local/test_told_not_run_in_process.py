@@ -27,7 +27,7 @@ from standfast.tools import Cancelled
 from standfast.tools.calls import call_key, read_outcome, turn_scope
 
 UNSAID = "Not run: its run ended before it could say why"
-AT_GATES = ("rejected", "unapproved", "nobody approves what was stopped")
+AT_GATES = ("rejected", "unapproved", "a stopped call is not approved")
 OTHERS = ("stopped", "guardrail", "too many", "cut", "not found", "spent", "nothing")
 
 
@@ -50,7 +50,7 @@ async def go_until_told(shop: Shop, name: str, store: SQLiteStore) -> None:
             await go(shop, store, message="go")
         return
     ended = await go(shop, store, message="go")
-    if name in ("unapproved", "nobody approves what was stopped"):
+    if name in ("unapproved", "a stopped call is not approved"):
         deadlines = [item.deadline for item in ended.approvals]
         await until(lambda: all(at is not None and at < datetime.now(UTC) for at in deadlines))
         ended = await go(shop, store)

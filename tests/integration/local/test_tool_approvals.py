@@ -325,7 +325,7 @@ async def test_an_edit_that_can_never_reach_its_quorum_is_refused_when_it_is_mad
     assert posted == ["hi"]
 
 
-# --- what no one is asked about ---
+# --- calls that need no approval ---
 
 
 async def test_nobody_is_asked_about_a_call_that_cannot_run(driver: Driver) -> None:

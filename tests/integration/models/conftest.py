@@ -19,7 +19,7 @@ def asking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[st
 
 @pytest.fixture
 def asking(asking_server: tuple[str, Path]) -> str:
-    """The address of a server that asks back, and has no effects yet."""
+    """The address of a server that asks back, without effects so far."""
     url, effects = asking_server
     effects.unlink(missing_ok=True)
     return url

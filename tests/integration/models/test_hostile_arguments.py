@@ -158,4 +158,4 @@ async def test_what_a_server_says_of_its_arguments_is_checked_beside_the_event_l
     async with GatewayedServer([described("post")]) as server, mcp.mcp_tools(server.url) as tools:
         await driver.run(Agent("a", tools=tools), asks("hi"))
         assert server.effects == ["post"]
-    assert {thread.name for thread in checked} == {"tool"}  # neither the loop's nor that of all handlers
+    assert {thread.name for thread in checked} == {"tool"}  # neither the loop's nor the handlers' shared one

@@ -34,7 +34,7 @@ async def worker(temporal: Temporal, *words: str) -> AsyncIterator[Any]:
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 @pytest.mark.parametrize("kind", ["effects", "safe"])
 async def test_a_call_whose_worker_was_killed(temporal: Temporal, tmp_path: Path, transport: str, kind: str) -> None:
-    """One with effects was made once, and the model is told that no one knows; a safe one is made again."""
+    """One with effects was made once, and its outcome is unknown to the model; a safe one is made again."""
     effects = tmp_path / "effects"
 
     def lines() -> list[str]:

@@ -115,7 +115,7 @@ async def test_somebody_whose_login_has_ended_is_told_to_log_in_again(driver: Dr
         await logged_in(server, driver.temporal.store, None)
         await driver.run(agent, asks(), session="s1")
         await server.kill()
-        await server.start()  # it knows nobody any more
+        await server.start()  # it has lost all logins
         ended = await driver.run(agent, asks(), session="s2")
         assert "the shared account must log in again" in error_of(tool_results(ended.messages)[0])
         client = await logged_in(server, driver.temporal.store, None)
@@ -148,7 +148,7 @@ async def test_a_login_does_not_count_for_another_user_or_key(server: ServerProc
     mine, theirs = Logins(store, server.url, None), Logins(store, server.url, "another secret of theirs")
     with pytest.raises(StandfastError, match="encrypted with another key"):
         await theirs.load((None, "ada"))
-    # Who can write to the store cannot make the login of one user that of another.
+    # A writer of the store cannot turn one user's login into another's.
     row = await store.load_reply(mine._place((None, "ada")), 0)
     await store.save_reply(mine._place((None, "eve")), 0, str(row))
     with pytest.raises(StandfastError, match="cannot be read"):

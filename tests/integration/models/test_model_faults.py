@@ -87,7 +87,7 @@ async def test_the_next_model_is_called_when_one_cannot_be(driver: Driver, error
     assert (ended.status, ended.response, ended.iterations) == ("complete", "done", 2)
     assert len(first.calls) == (3 if error is BUSY else 1)
     answers = [message.model for message in ended.messages if message.role == "assistant"]
-    assert answers == ["two", "two"]  # it stays with it, and the transcript says so
+    assert answers == ["two", "two"]  # the run stays with it, and the transcript names it
 
 
 @pytest.mark.parametrize("after", [61, 3_600])
@@ -101,7 +101,7 @@ async def test_nobody_waits_for_long_where_there_is_another_model(driver: Driver
 async def test_the_log_says_which_model_could_not_be_called_and_which_is_next(
     driver: Driver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On one line: a traceback is for what is no provider's fault."""
+    """On one line: a traceback is for other faults than a provider's."""
     agent = Agent("a", model="one", fallback_models=["two"], loop=SOON)
     await driver.run(agent, models(one=ScriptedModel([BROKEN]), two=ScriptedModel([ValueError("my bug")])))
     logged = [record for record in caplog.records if "could not be called" in record.getMessage()]

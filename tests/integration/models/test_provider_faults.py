@@ -37,7 +37,7 @@ async def test_what_a_fault_means(provider: str, way: str, fault: Fault, transie
             await ask(model, way)
     assert raised.value.transient is transient
     assert raised.value.retry_after == fault.retry_after
-    assert len(server.requests) == 1  # whoever calls decides whether it is asked again
+    assert len(server.requests) == 1  # the caller decides whether to call it again
 
 
 async def test_a_cut_answer_may_be_asked_for_again(provider: str, way: str) -> None:
@@ -90,7 +90,7 @@ JUNK = [
 
 @pytest.mark.parametrize("junk", JUNK)
 async def test_whatever_a_server_sends_it_is_an_answer_or_none(provider: str, way: str, junk: bytes) -> None:
-    """And never an error of ours, or of an SDK's, that nobody could understand."""
+    """And never an internal error of ours, or of an SDK's."""
     name = json.loads(junk).get("type") if b'"type"' in junk and junk != b"{" else "message_start"
     body: Any = [(name, junk)] if way == "stream" else junk
     kind = "text/event-stream" if way == "stream" else "application/json"

@@ -148,7 +148,7 @@ async def test_a_servers_thoughts_are_the_same_whole_and_in_pieces_and_come_firs
     async with ModelServer(first_of(STATES[kind], way)) as server:
         model: Any = create_adapter(provider="openai-compatible", model="m", base_url=server.url)
         if way == "chat":
-            model.stream = None  # so it is asked for the whole answer
+            model.stream = None  # so the whole answer is requested
         told = list[Any]()
         whole = await answer(model, [HI], [], {}, told.append, 1_000_000)
     assert "".join(thoughts(told)) == wanted == ("" if whole.reasoning is None else whole.reasoning.text)

@@ -26,7 +26,7 @@ from standfast.testing import ScriptedModel
 
 
 def draft(ctx: StepContext) -> str:
-    """Return what the writer is told: what people said of what it wrote before, and that."""
+    """Return the writer's prompt: its earlier text, and people's comments on it."""
     if ctx.feedback is None:
         return "write"
     return f"{ctx.feedback}|{ctx.prev['write']['response']}|{ctx.prev['ok']['by']}"

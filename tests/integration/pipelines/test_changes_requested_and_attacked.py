@@ -113,7 +113,7 @@ async def test_a_worker_that_comes_back_goes_on_where_the_rejection_led(temporal
     async with temporal.worker(writer, pipelines=[asked], llm=model):
         run = await start(temporal, asked)
         await waits_at(run, "ok")
-    await run.signal("reject", {"gate": "ok", "comment": "no"})  # while there is no worker
+    await run.signal("reject", {"gate": "ok", "comment": "no"})  # without a worker
     await run.signal("approve", {"gate": "ok"})  # is too late
     async with temporal.worker(writer, pipelines=[asked], llm=model):
         await waits_at(run, "ok_2")

@@ -79,7 +79,7 @@ VERSIONS: dict[str, tuple[Pipeline, str, str]] = {
         "Step 'draft': its output does not match: pages: Field required. It was stored earlier, and does not fit",
     ),
     "a done step was renamed": (line(first="sketch", say=reading("sketch")), "publish", "raised KeyError: "),
-    "a function gives what is no message": (line(say=lambda ctx: 5), "publish", "input must give a text"),  # type: ignore[arg-type, return-value]
+    "a function returns something else than a message": (line(say=lambda ctx: 5), "publish", "input must give a text"),  # type: ignore[arg-type, return-value]
     "a gate's message raises": (line(message=raising), "done", "message raised KeyError: "),
 }  # fmt: skip
 

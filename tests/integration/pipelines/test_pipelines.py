@@ -24,7 +24,7 @@ class Topic(BaseModel):
 
 
 def echo(messages: Sequence[Message], tools: Any) -> str:
-    """Answer with what was said."""
+    """Answer with the user's text."""
     return f"<{messages[-1].content}>"
 
 

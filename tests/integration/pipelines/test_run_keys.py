@@ -312,7 +312,7 @@ async def test_a_run_is_listed_with_one_count_of_the_runs_of_its_key(tmp_path: P
 
 
 async def test_a_run_that_began_and_died_before_it_was_open_is_listed_once(temporal: Temporal) -> None:
-    """Its activity is tried again; meanwhile it is no run that can be restarted."""
+    """Its activity is retried; until then the run cannot be restarted."""
     from standfast.runtime.pipeline_results import Kept
 
     flow, who = counting(temporal), {"user_id": None, "tenant_id": None}

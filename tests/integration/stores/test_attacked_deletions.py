@@ -180,7 +180,7 @@ async def test_what_a_run_writes_while_its_session_is_deleted_is_deleted_or_refu
         with pytest.raises(SessionConflictError, match="was deleted"):
             await writing
         entries = await store.load_entries(f"{kept.key}/4", claimed)
-        assert len(entries) == len(claimed)  # what has begun is never taken for what has not
+        assert len(entries) == len(claimed)  # a session that has begun is never taken for one that has not
         assert {(entry.state, entry.owner) for entry in entries.values()} == {("claimed", "deleted")}
 
 

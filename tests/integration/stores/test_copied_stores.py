@@ -28,7 +28,7 @@ from standfast.stores.tables import KEYS, LEFT_OUT
 
 NOW = datetime(2026, 11, 23, 8, 0, 0, 5, tzinfo=UTC)
 ALL = ["sqlite", "postgres", "d1"]
-REPLIES, BATCH = 150, 100  # more than a batch, of which D1 takes each by itself; batches of real size are below
+REPLIES, BATCH = 150, 100  # more than a batch, and D1 takes each separately; batches of real size are below
 KINDS = [(source, target) for source in ALL for target in ALL]
 Place = Callable[[str], str]
 

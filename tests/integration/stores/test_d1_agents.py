@@ -108,7 +108,7 @@ async def test_a_worker_looks_for_lost_calls_as_rarely_as_the_store_says(
 
 
 def kinds(requests: list[list[tuple[str, list[Any]]]]) -> Counter[str]:
-    """Count requests by what they write or read first; what a worker asks every second is left out."""
+    """Count requests by the table that they use first, without the ones that a worker repeats every second."""
     found: Counter[str] = Counter()
     for batch in requests:
         text = "; ".join(sql for sql, _ in batch)

@@ -135,7 +135,7 @@ async def test_a_process_that_stood_still_for_longer_than_its_lease_writes_nothi
         await process.open(Reopened(d1.url, d1_store._name.rpartition("/")[2], 1.0))
         assert await process.do(hold_and_append)
         os.kill(process._process.pid, signal.SIGSTOP)
-        await within(lambda: d1_store.hold("s"), "a hold of a process that stands still")
+        await within(lambda: d1_store.hold("s"), "a hold of a frozen process")
         writing = asyncio.create_task(process.do(try_to_append))
         os.kill(process._process.pid, signal.SIGCONT)
         assert "was taken over by another run" in await writing

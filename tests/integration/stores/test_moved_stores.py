@@ -54,7 +54,7 @@ async def test_a_run_waits_while_its_store_is_somewhere_else_and_its_tool_runs_o
         if how == "folder":
             here.rename(there)
         else:
-            for one in here.glob(f"{path.name}*"):  # with what SQLite keeps beside it
+            for one in here.glob(f"{path.name}*"):  # with SQLite's files beside it
                 one.replace(there / one.name)
 
     @tool

@@ -70,7 +70,7 @@ async def test_a_store_is_used_from_the_loops_of_several_threads(postgres: Postg
             assert [text for text in written if text[0] == name] == [f"{name}{number}" for number in range(20)]
         before = connections_to(postgres)
     await none_left(postgres)
-    assert before <= 10  # those of the other loops ended with them
+    assert before <= 10  # the other loops' connections ended with them
 
 
 async def test_closing_also_closes_what_a_loop_of_another_thread_has_open(postgres: PostgresServer) -> None:

@@ -103,7 +103,7 @@ async def test_rights_that_are_missing_are_said(postgres: PostgresServer) -> Non
     tables = f"ALL TABLES IN SCHEMA {schema}"
     postgres.sql(f"GRANT USAGE ON SCHEMA {schema} TO guest; GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO guest")
     async with postgres_store(postgres.dsn(user="guest"), schema=schema) as store:
-        assert await append(store, "b") == 2  # no one has to own a store in order to use it
+        assert await append(store, "b") == 2  # using a store does not require owning it
         assert await store.hold("s")
         assert await store.hold_scope()
 
@@ -175,7 +175,7 @@ def pooler(server: PostgresServer, mode: str, *lines: str) -> Iterator[str]:
     """PgBouncer in a mode; yields the address of the database behind it."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
-        pytest.skip("there is no pgbouncer here")
+        pytest.skip("pgbouncer is missing")
     port = server.free_port()
     with server.folder() as folder:
         settings = [

@@ -51,7 +51,7 @@ async def proxy(postgres: PostgresServer) -> AsyncIterator[PostgresProxy]:
 async def test_a_hold_is_seen_by_other_stores_until_it_is_let_go(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_holds, "GRACE", LONG)  # no one is waited for who has let go
+    monkeypatch.setattr(postgres_holds, "GRACE", LONG)  # a holder that has let go is not waited for
     schema = new_schema()
     async with postgres.store(schema) as one, postgres.store(schema) as other:
         assert await one.hold("s")
@@ -328,7 +328,7 @@ async def test_a_worker_that_others_take_for_dead_begins_no_call_until_it_has_it
         await until(lambda: other.hold("w"), "the worker looks dead")
         await other.end_call("me")
         proxy.mend()
-        for _ in range(3):  # however often it comes back meanwhile
+        for _ in range(3):  # however often it reconnects in between
             with pytest.raises(StoreError, match="The worker w had lost its connection"):
                 await claim()  # once more, since its answer may have been lost
             with pytest.raises(StoreError, match="The worker w had lost its connection"):

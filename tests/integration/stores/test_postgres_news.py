@@ -65,7 +65,7 @@ async def test_a_viewer_looks_only_when_there_is_more(postgres: PostgresServer) 
         assert await asyncio.wait_for(viewing, 30) <= 4  # at first, when it listens, and when it is told
         await worker.add_partial("other", part("x"))
         assert await asyncio.wait_for(other, 30) <= 3
-        await listening(postgres, schema, 0)  # nobody views anything any more
+        await listening(postgres, schema, 0)  # all viewers have left
 
 
 async def test_a_viewer_of_a_run_is_told_of_its_thoughts(postgres: PostgresServer) -> None:
@@ -73,7 +73,7 @@ async def test_a_viewer_of_a_run_is_told_of_its_thoughts(postgres: PostgresServe
     async with postgres.store(schema) as worker, postgres.store(schema) as page, news_of(page, "run") as news:
         await listening(postgres, schema)
         assert news is not None
-        await until_more(news, NEVER)  # of what may have been there before
+        await until_more(news, NEVER)  # of earlier rows
         await worker.add_partial(reasoning_key("run"), part("Hm."))
         await asyncio.wait_for(news.wait(), 30)
         assert await load_more(page, "run", Heard()) == [
@@ -95,7 +95,7 @@ async def test_a_viewer_whose_connection_was_lost_hears_again(postgres: Postgres
         await listening(postgres, schema)
         await worker.add_partial("run", part("one "))
         proxy.cut()
-        await worker.add_partial("run", part("two ", 4))  # nobody hears it
+        await worker.add_partial("run", part("two ", 4))  # without a listener
         proxy.mend()
         await listening(postgres, schema)
         await worker.add_partial("run", part("three ", 8))

@@ -58,7 +58,7 @@ async def test_nobody_else_may_read_an_export(temporal: Temporal, tmp_path: Path
         assert (made.stat().st_mode & 0o777, there.stat().st_mode & 0o777) == (0o600, 0o640)
 
 
-# --- what stands beside it ---
+# --- files beside it ---
 
 
 async def test_a_link_in_the_place_of_a_lock_file_is_not_followed(tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ async def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, monke
             await append(store, "b")
 
 
-# --- files that are no store ---
+# --- files without a store ---
 
 
 def not_a_database(path: Path) -> None:
-    path.write_text("Dear diary, this is no database at all.\n" * 50)
+    path.write_text("Dear diary, this is not a database.\n" * 50)
 
 
 def only_the_header(path: Path) -> None:

@@ -244,7 +244,7 @@ async def test_a_disk_that_hangs_at_every_write_holds_the_loop_up_once_until_it_
         loop = threading.current_thread().name
         assert [name == loop for name in threads] == [True, False, False, False, False]
         hangs = False
-        while threads[-1] != loop:  # a disk may be slow once more by itself
+        while threads[-1] != loop:  # a disk may be slow once more on its own
             await append(store, "f")
         assert threads[5] != loop
         assert set(await contents(store)) == set("abcdef")

@@ -163,7 +163,7 @@ async def _waits_for(run: Run, *calls: str) -> bool:
 
 @pytest.mark.slow
 async def test_every_turn_that_asked_finds_its_answers_after_a_reset(temporal: Temporal) -> None:
-    """No one is asked again, in later turns either: their answers are in the transcript, and another would differ.
+    """People are not asked again, even in later turns: their answers are in the transcript, and another would differ.
 
     They are taken in as they were given, not as the model asked for them: the run counts messages.
     """

@@ -286,7 +286,7 @@ async def _is_gone(temporal: Temporal) -> bool:
 async def test_what_a_store_has_lost_is_put_in_again_and_taken_out_by_the_run(temporal: Temporal) -> None:
     async with a_gate(temporal) as run:
         (item,) = await is_shown(temporal)
-        await temporal.store.show_waits(item.board, [])  # as if it were put back
+        await temporal.store.show_waits(item.board, [])  # as if it were restored
 
         async def is_put_in() -> bool:
             mended = await mend_board(temporal.client, temporal.store)
@@ -321,7 +321,7 @@ async def test_a_look_at_the_board_alone_changes_nothing(temporal: Temporal) -> 
         assert len(await shown(temporal)) == 1
 
 
-# --- going on as new ---
+# --- continue-as-new ---
 
 
 async def test_gates_stay_on_the_board_when_their_run_goes_on_as_new(

@@ -99,7 +99,7 @@ GONE = '{"error": "Tool \\"move\\" not found. Available tools: '
 
 
 async def tended(temporal: Temporal, run: Run) -> None:
-    """Do what a run waits for until it has ended. It must not wait for what no one sees."""
+    """Do everything that a run waits for until it has ended. It must not wait for anything invisible."""
 
     tended: list[Any] = []
 

@@ -27,7 +27,7 @@ def pay(paid: list[str], **options: Any) -> Tool[..., Any]:
 
 
 async def lost(temporal: Temporal, before: Tool[..., Any], lost: Any) -> Run:
-    """Return a run whose call was claimed by a worker that is no more."""
+    """Return a run whose call was claimed by a worker that has ended."""
     async with temporal.worker(clerk(before), llm=ScriptedModel(SCRIPT), store=LosesCalls(temporal.store)):
         run = await temporal.start("clerk")
         await until(partial(lost, run))
@@ -151,7 +151,7 @@ async def test_the_summary_of_a_model_call_names_the_model_that_is_called(tempor
         and event.activity_task_scheduled_event_attributes.activity_type.name == "call_model"
     ]
     shown = [event.user_metadata.summary.data.decode() for event in asked]
-    # What was scheduled under the old name was not called: whoever has the agent says what it calls.
+    # A call scheduled under the old name was not made: the worker that has the agent decides what it calls.
     assert [text.strip('"') for text in shown] == [
         "openai:old · turn 1", "openai:old · turn 2", "openai:new · turn 2", "openai:new · turn 3",
     ]  # fmt: skip

@@ -15,9 +15,9 @@ from standfast.testing import ScriptedModel
 
 # The events of a run that one version carries: some 80, and more where workflow tasks time out under load.
 STRAIGHT = 130
-# Chance decides which of two versions gets a task, so it has no bound how often that is the wrong one. Each time costs
+# Chance decides which of two versions gets a task, so the wrong one may get it any number of times. Each time costs
 # the attempt, its settling and the search for a worker, each with three events and three of a workflow task;
-# a timer, with two and three; and two changes of what waits.
+# a timer, with two and three; and two changes of the waiting items.
 DETOUR = 3 * (3 + 3) + (2 + 3) + 2
 
 

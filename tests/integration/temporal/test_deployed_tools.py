@@ -102,7 +102,7 @@ def temporal_run(temporal: Temporal) -> Any:
 async def test_a_run_that_continues_as_new_knows_the_tools_of_its_turn(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call whose gate is open goes along, and is run by what was recorded with it."""
+    """A call whose gate is open moves as well, and runs by the rules recorded with it."""
     monkeypatch.setattr(agent_workflows, "STEPS", 1)
     script = by_turn(QUESTION, POST, "done")
     run = await parked(temporal, clerk(), script)

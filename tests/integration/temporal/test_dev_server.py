@@ -91,7 +91,7 @@ async def test_a_workflow_is_found_by_every_search_attribute() -> None:
     async with dev_server() as server, asyncio.timeout(60):
         client = await connect(server.address)
         await start(client, search_attributes=attributes)
-        # The index is written a moment later, and no one is told.
+        # The index is written a moment later, without a notification.
         while [run.id async for run in client.list_workflows(query)] != ["w"]:
             await asyncio.sleep(0.01)
 
@@ -116,7 +116,7 @@ def test_a_server_prints_nothing() -> None:
 
 async def test_the_web_ui_answers_while_the_event_loop_of_its_fixture_stands_still() -> None:
     async with dev_server(ui=True) as server:
-        found = httpx.get(f"{server.ui_url}/", follow_redirects=True, timeout=30)  # noqa: ASYNC210 - it stands still
+        found = httpx.get(f"{server.ui_url}/", follow_redirects=True, timeout=30)  # noqa: ASYNC210 - the loop may block
         assert found.status_code == 200
 
 
@@ -167,7 +167,7 @@ async def test_no_site_can_use_the_http_api_of_the_server() -> None:
         for found in ports:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{found}", timeout=30) as site:
                 for host in (f"127.0.0.1:{found}", "rebound.example"):
-                    with contextlib.suppress(httpx.HTTPError):  # gRPC and the like
+                    with contextlib.suppress(httpx.HTTPError):  # such as gRPC's
                         answer = await site.get("/api/v1/namespaces", headers={"Host": host})
                         assert answer.status_code in (403, 404), (found, host, answer.text)
 

@@ -27,7 +27,7 @@ def down() -> ModelError:
 def begin_again_with(worker: Worker, sent: Callable[[], Awaitable[Any]]) -> None:
     """Let the workflow task with the first end of an activity fail when something was sent: both come with the next.
 
-    So it is if a query that comes alone tells of the end of an activity, and no task has begun with it.
+    The same holds if a lone query reports the end of an activity, and no task has begun with it.
     """
     bridge = worker._bridge_worker
     poll = bridge.poll_workflow_activation

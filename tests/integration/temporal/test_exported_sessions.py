@@ -79,7 +79,7 @@ async def _status_is(handle: Run, status: WorkflowExecutionStatus) -> bool:
 
 
 async def test_an_export_has_what_the_user_said_to_the_run_and_nobody_has_answered(temporal: Temporal) -> None:
-    """It continues with that, and not with what the user wanted before."""
+    """It continues with that, and not with the user's earlier wish."""
     _, agent = clerk()
     handle = await temporal.start(agent, "go")
     exporting = asyncio.create_task(temporal.people.export(handle.id))
@@ -159,7 +159,7 @@ async def test_an_export_of_a_run_that_went_on_does_nothing_a_second_time(tempor
 
 
 async def _is_free(temporal: Temporal) -> bool:
-    """Whether a worker has seen that no one is at work on the session any more."""
+    """Whether a worker has seen that the session is free again."""
     return all(work.ended_at is not None for work in await temporal.store.find_work(temporal.session()))
 
 

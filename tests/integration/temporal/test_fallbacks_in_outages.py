@@ -36,7 +36,7 @@ class Providers:
     """Models of several providers, each of which is up or down.
 
     Args:
-        answers: of the turns, whichever model is asked.
+        answers: of the turns, whichever model is called.
     """
 
     def __init__(self, *answers: LLMResponse | str, up: Sequence[str] = ()) -> None:
@@ -119,7 +119,7 @@ async def test_a_run_stays_with_the_model_that_is_back_until_that_is_down_again(
         assert (await result(run))["response"] == "done"
         await check_healthy(run)
     assert (till.paid, await answering(temporal)) == (1, [None, "spare"])
-    assert providers.asked["main"] >= before + 3  # it was called for the second turn, too
+    assert providers.asked["main"] >= before + 3  # it was also called for the second turn
 
 
 async def test_a_fallback_that_a_person_did_not_choose_goes_on_in_the_place_of_one_that_is_down(
@@ -184,7 +184,7 @@ async def test_an_outage_of_one_model_is_not_ended_by_the_mistake_of_another(tem
 async def test_a_fallback_that_refuses_does_not_end_the_outage_of_the_agents_own_model(
     temporal: Temporal, outage: Literal["retry", "pause"]
 ) -> None:
-    """It never had a good key, which nobody noticed while it was not needed."""
+    """It never had a good key, which did not matter while it was not needed."""
     providers, broken = Providers("done"), ScriptedModel(lambda messages, tools: ModelError("bad key"))
     agent = Agent("clerk", model="main", fallback_models=["spare"], loop=Loop(on_model_outage=outage))
     async with temporal.worker(agent, llm=lambda name: broken if name == "spare" else providers(name)):

@@ -44,7 +44,7 @@ class SlowLook:
                 self.asked.set()
                 self._sent.wait(5)
                 self._sent.clear()
-                self._sent.wait(0.3)  # meanwhile the run is opened
+                self._sent.wait(0.3)  # the run is opened in the meantime
             return seen(board)
 
         monkeypatch.setattr(Board, "seen", slow)

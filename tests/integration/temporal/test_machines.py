@@ -14,7 +14,7 @@ from standfast.temporal.plugin import check_machine
 from standfast.testing import ScriptedModel
 
 AGENT = Agent("clerk")
-ELSEWHERE = "192.0.2.7:7233"  # an address for documents, which no one has
+ELSEWHERE = "192.0.2.7:7233"  # an address reserved for documents
 
 
 def client_of(target: str) -> Any:

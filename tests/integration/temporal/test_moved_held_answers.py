@@ -214,7 +214,7 @@ async def test_a_checkpoint_with_an_answer_that_waits_goes_on_on_temporal(tempor
     async with temporal.worker(agent, llm=model, **key):
         handle = await temporal.start(agent, None, checkpoint=waits.checkpoint.model_dump(mode="json"))
         (item,) = await pending(handle)
-        # Of one that no one has signed, the model is asked for the answer again.
+        # For an unsigned one, the model is called for the answer again.
         assert item["shown"][0]["text"] == ("a refund" if is_signed else "another refund")
         await decided(temporal, handle)
         assert (await result(handle))["status"] == "complete"
@@ -341,7 +341,7 @@ async def test_what_is_said_after_people_have_looked_does_not_pass_with_what_the
         handle = await temporal.start(agent, "4111")
         await pending(handle)
         await temporal.people.message(handle.id, "4111 again")
-        last = await reset(temporal, handle, 0, with_messages=True)  # it takes both before the model is asked
+        last = await reset(temporal, handle, 0, with_messages=True)  # it takes both before the model call
         await decided(temporal, last, gate="message-2")
         await until(lambda: _waits_at(last, "message-4"))
         assert heard == [["4111"]]

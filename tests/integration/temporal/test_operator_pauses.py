@@ -38,7 +38,7 @@ async def operate(temporal: Temporal, *words: str) -> None:
             "Activity call_model was moved to the task queue nobody's and waits for a worker there",
         ),
     ],
-    ids=["paused", "moved to where nobody serves it"],
+    ids=["paused", "moved to an unserved queue"],
 )
 async def test_a_run_whose_activity_an_operator_holds_up_says_so_and_goes_on_after_the_command_that_it_names(
     temporal: Temporal, words: tuple[str, ...], shown: str

@@ -1,6 +1,6 @@
 """An operator fails, completes, pauses, resets or times out each activity of a run, in each of its states.
 
-No run hangs, no effect happens twice, whoever sent something learns its outcome, and the model reads what happened.
+No run hangs, no effect happens twice, senders learn the outcome, and the model reads what happened.
 """
 
 import asyncio

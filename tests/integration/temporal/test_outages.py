@@ -143,7 +143,7 @@ async def test_a_provider_that_asks_to_wait_longer_is_not_called_before(temporal
 async def test_a_provider_that_asks_to_wait_for_a_day_is_waited_for_in_sight_of_people(
     temporal: Temporal, outage: Literal["retry", "pause"]
 ) -> None:
-    """And not in an activity, where no one sees it and no deadline ends it."""
+    """And not in an activity, where it would be invisible and without a deadline."""
     agent = Agent("helper", loop=Loop(answer_timeout=1.5, on_model_outage=outage))
     async with ModelServer(lambda request: Fault(503, retry_after="99999999")) as server:
         model = create_adapter(provider="openai-compatible", model="m", base_url=server.url)

@@ -92,7 +92,7 @@ async def test_a_parked_run_is_not_read_again_each_time_it_is_asked(
         assert len(taken) <= 5  # with its task, and once more after each task that was followed by a query
 
 
-# --- at a gate of a user's own workflow ---
+# --- at a gate of a custom workflow ---
 
 
 @activity.defn

@@ -34,7 +34,7 @@ class Own:
 
 @contextlib.asynccontextmanager
 async def held(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> AsyncIterator[asyncio.Event]:
-    """Let whoever calls a method for the first time wait for the block to end; those after it do not."""
+    """Let the first caller of a method wait for the block to end; later callers do not wait."""
     inside, over, usual = asyncio.Event(), asyncio.Event(), getattr(owner, method)
 
     async def hang(*given: Any, **more: Any) -> Any:

@@ -42,7 +42,7 @@ def posts_twice() -> ScriptedModel:
 def cluster() -> Iterator[PostgresServer]:
     """A server that archives its log, with the commands of the operations guide."""
     if not _DEBIAN.is_dir():
-        pytest.skip("there is no PostgreSQL 15 of Debian here, which has pg_basebackup: apt-get install postgresql-15")
+        pytest.skip("pg_basebackup is missing: apt-get install postgresql-15")
     POSTED.clear()
     archive = 'mkdir -p "$PWD/../archive" && test ! -f ../archive/%f && cp %p ../archive/%f'
     with postgres_server("-c", "archive_mode=on", "-c", f"archive_command={archive}", programs=_DEBIAN) as server:

@@ -41,7 +41,7 @@ def one_run(temporal: Temporal, run_id: str | None) -> Run:
 
 
 async def asked(run: Run, count: int = 1) -> list[dict[str, Any]]:
-    """Return what waits as soon as the workflow asks so much; no one can ask it before its first gate."""
+    """Return the waiting items as soon as the workflow has so many; before its first gate it cannot be asked."""
 
     async def enough() -> list[dict[str, Any]]:
         with contextlib.suppress(WorkflowQueryFailedError):
@@ -54,7 +54,7 @@ async def asked(run: Run, count: int = 1) -> list[dict[str, Any]]:
 
 
 async def check_replays(temporal: Temporal, run: Run) -> None:
-    """Check that no task failed, and that the history replays, also for whoever replays without the plugin."""
+    """Check that no task failed, and that the history replays, even without the plugin."""
     await check_healthy(run)
     history = await run.fetch_history()
     for plugins in ([], [plugin(temporal)]):
@@ -63,7 +63,7 @@ async def check_replays(temporal: Temporal, run: Run) -> None:
 
 
 async def ends_after_resets(temporal: Temporal, run: Run, **options: Any) -> list[Any]:
-    """Return the results after a reset to each workflow task of a run, if no one decides again."""
+    """Return the results after a reset to each workflow task of a run, without further decisions."""
     ends = []
     async for again in resets(temporal, run, **options):
         ends.append(await result(again))

@@ -1,4 +1,4 @@
-"""Decisions and answers are found after a reset: no one is asked twice, and no effect is denied."""
+"""Decisions and answers are found after a reset: people are asked once, and no effect is denied."""
 
 from functools import partial
 from typing import Any

@@ -33,7 +33,7 @@ def back_up(path: Path, backup: Path) -> None:
 
 
 def restore(backup: Path, path: Path) -> None:
-    """Put a backup in place of a store that no one has open, into the same file."""
+    """Write a backup into the file of a store that is not open."""
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     path.write_bytes(backup.read_bytes())
@@ -141,7 +141,7 @@ async def test_who_accepts_the_loss_ends_the_run_and_no_effect_is_repeated_by_th
         error = await failure(run)
         assert (error.type, "is older than run" in error.message) == ("StoreBehindError", True)
         again = await temporal.start(world.agent, None)
-        await until(lambda: waits_for(again, "c1"))  # the store knows of nobody who has approved it
+        await until(lambda: waits_for(again, "c1"))  # the store does not have its approval
         await temporal.people.decide(again.id, "c1", "approve")
         await until(lambda: waits_for(again, "c2"))
         await temporal.people.decide(again.id, "c2", "approve")

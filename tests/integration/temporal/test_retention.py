@@ -34,7 +34,7 @@ _REPLIES = "SELECT reply FROM model_replies WHERE run_key NOT IN (?, ?)"
 
 
 def counts(store: SQLiteStore) -> dict[str, int]:
-    """Return how many rows a store has of what runs keep."""
+    """Return how many rows a store has of runs' data."""
     tables = ("tool_ledger", "model_replies", "partial_answers", "gate_decisions", "noted_runs", "agent_messages")
     with closing(sqlite3.connect(store._path)) as db:
         found = {table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}

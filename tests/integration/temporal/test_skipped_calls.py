@@ -27,7 +27,7 @@ def post(name: str = "post", **options: Any) -> Tool[..., Any]:
 
 
 async def waits_for_post(temporal: Temporal, *names: str) -> Run:
-    """Return a run whose approved calls have no worker; that of another version waits to be entered."""
+    """Return a run whose approved calls lack a worker; a worker of another version waits to be entered."""
     calls = [call(name, f"c{number}", text="x") for number, name in enumerate(names, 1)]
     async with temporal.worker(clerk(*map(post, dict.fromkeys(names))), llm=ScriptedModel([asks_for(*calls)])):
         run = await temporal.start("clerk")
@@ -169,7 +169,7 @@ async def test_a_skipped_step_fails_its_pipeline_in_the_words_of_who_skipped_it(
             temporal.client, "line", run_key=temporal.session("again"), restart_of=ended["run_key"],
             restart_from="last", task_queue=temporal.name,
         )  # fmt: skip
-        await pending(again)  # the gate before it is asked again: what stands behind it is about to happen
+        await pending(again)  # the gate before it opens again: the step behind it is about to run
         await temporal.people.decide(again.id, "check", "approve", by="ada")
         assert (await result(again))["status"] == "complete"
     await check_healthy(run)

@@ -30,7 +30,7 @@ SAYS: dict[str, Any] = {
 
 @workflow.defn(sandboxed=False)
 class Forger:
-    """Stands in the list of what waits, and answers as it was told."""
+    """Is in the list of waiting runs, and answers as the test says."""
 
     @workflow.init
     def __init__(self, says: Any) -> None:
@@ -80,7 +80,7 @@ async def test_a_card_that_another_workflow_forges_is_told_as_its_own(temporal: 
             for words in (["approve", run.id], ["answer", run.id, "yes"], ["message", run.id, "x"]):
                 assert await refused(temporal, *words)
             shown = await page.get("/")
-            # The board has runs of its own store alone; before a worker looks after it, all are asked.
+            # The board has only its own store's runs; before a worker looks after it, all runs are queried.
             is_shown = f"/runs/{run.id}" in shown.text
             assert (shown.status_code, "cannot be read" in shown.text) == (200, is_shown)
             assert (await page.get(f"/runs/{run.id}")).status_code == 200

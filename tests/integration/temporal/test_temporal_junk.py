@@ -247,7 +247,7 @@ BAD_INPUT: dict[str, tuple[Any, ...]] = {
         {"checkpoint": {"messages": [{"role": "user", "content": "x"}], "pending_tool_use_id": "c9"}},
     ),
     "a call of no keys": ({"call": {}},),
-    "a state that nobody carried": ({"carried": {}},),
+    "a state that was not carried over": ({"carried": {}},),
     "a state of junk": ({"carried": {"turn": [1], "opened": 5}},),
     "a state that looks like one": ({"carried": {"turn": [0, 0, 0], "opened": {"session": "s", "facts": {}}}},),
 }

@@ -73,7 +73,7 @@ async def test_sixty_four_long_questions_are_asked(
             async with asyncio.timeout(SECONDS):
                 await pending(handle, 64)
         except TimeoutError:
-            raise AssertionError(f"nothing is asked: {await last_words(handle)}") from None
+            raise AssertionError(f"no gate opened: {await last_words(handle)}") from None
         for number in range(64):
             await handle.signal("answer", {"text": "yes", "tool_call_id": f"c{number}"})
         assert (await soon(handle))["status"] == "complete"

@@ -265,7 +265,7 @@ async def test_what_was_decided_where_nothing_ran_counts_for_the_run_on_temporal
         handle = await temporal.start("a", message=None)
         (left,) = await pending(handle)
         assert left["name"] == "c2"
-        assert await people.pending(where) == []  # it stands on the board of the workflow
+        assert await people.pending(where) == []  # it is on the workflow's board
         with pytest.raises(SessionConflictError, match="in flight on Temporal"):
             await people.decide(where, "c2", "approve", by="ada", digest=two["digest"])
         await temporal.people.decide(handle.id, "c2", "reject", by="ada")
@@ -364,7 +364,7 @@ async def test_a_run_that_was_terminated_at_its_gate_is_not_run_without_approval
         await pending(handle)
         await handle.terminate()
         again = await temporal.start("a", message=None)
-        await pending(again)  # it is asked again
+        await pending(again)  # people decide again
         assert posted == []
         await temporal.people.decide(again.id, "c1", "approve", by="ada")
         assert (await result(again))["status"] == "complete"

@@ -54,7 +54,7 @@ async def test_a_run_waits_for_a_database_that_is_locked_for_seconds(temporal: T
 
     @tool
     async def post(text: str) -> str:
-        """Post a text while somebody locks the database."""
+        """Post a text while the database is locked."""
         effects.append(text)
         lock.__enter__()
         locked.set()

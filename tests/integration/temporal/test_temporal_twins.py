@@ -63,7 +63,7 @@ async def give_up(text: str = "") -> str:
 
 @tool
 async def lose(text: str = "") -> str:
-    """Not know what came of it."""
+    """Leave the outcome unknown."""
     raise ToolDurabilityError("lose", "x", reason="the line went dead")
 
 
@@ -79,7 +79,7 @@ def shorten(messages: Sequence[Message]) -> list[Message]:
 
 
 def make_agent(dice: random.Random, *, asks: bool) -> Agent:
-    """Make an agent; one that asks has no limit that counts turns, since a resume in process begins to count again."""
+    """Make an agent; one that asks has no limit on turns, since a resume in process starts counting again."""
     maybe = dice.random
     counting: dict[str, Any] = {
         "stuck_threshold": dice.randint(0, 3),

@@ -80,7 +80,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> PKI:
 
 @pytest.fixture
 async def cloud(temporal_server: DevServer, pki: PKI) -> AsyncIterator[TLSFront]:
-    """A server that wants TLS, a client certificate and an API key, and lets nobody call its OperatorService."""
+    """A server that wants TLS, a client certificate and an API key, and refuses all calls of its OperatorService."""
     async with tls_front(
         temporal_server.address, pki.server, clients=pki.ours, api_key=KEY, without="OperatorService"
     ) as front:
@@ -187,7 +187,7 @@ async def test_a_run_is_started_found_and_approved_on_such_a_server(
         await done("approve", run, "--yes", "--by", "ada")
         assert "done" in await done("watch", run)
         checks = json.loads((await standfast(None, "doctor", "--task-queue", queue, "-o", "json", *at)).stdout)
-        wrong = [row for row in checks if not row["ok"] and row["check"] != "runs"]  # those of other tests, too
+        wrong = [row for row in checks if not row["ok"] and row["check"] != "runs"]  # including other tests'
         assert wrong == []
     assert "searchable" not in errors.read_text()
     assert cloud.said("authorization") == {f"Bearer {KEY}"}
@@ -326,7 +326,7 @@ async def test_certificates_that_cannot_be_used_are_the_callers_fault(
         await connect(cloud.address, api_key=KEY)
 
 
-# --- search attributes that no one may list ---
+# --- search attributes that may not be listed ---
 
 
 async def test_search_attributes_are_found_where_they_cannot_be_listed(cloud: TLSFront, pki: PKI) -> None:

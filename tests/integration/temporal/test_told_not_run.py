@@ -107,7 +107,7 @@ REASONS: dict[str, Callable[[Temporal, Shop, Run], Awaitable[None]]] = {
     "denied": denied,
     "no dependencies": repaired,
     "too many gates": by_itself,
-    "nobody approves what was stopped": by_itself,
+    "a stopped call is not approved": by_itself,
 }
 
 
@@ -224,7 +224,7 @@ async def _skips(run: Run) -> bool:
 async def test_a_question_that_was_told_as_unanswered_takes_no_answer_after_a_reset(
     temporal: Temporal, answer_timeout: float
 ) -> None:
-    """No one answers in time, or the run is reset to before it asked and then cancelled."""
+    """The answer is late, or the run is reset to before its question and then cancelled."""
     agent = Agent("a", tools=[ask], loop=Loop(answer_timeout=answer_timeout))
     llm = ScriptedModel([asks_for(call("ask", "c1", question="?")), *["done"] * 9])
     async with temporal.worker(agent, llm=llm):
@@ -260,7 +260,7 @@ async def answers(temporal: Temporal, run: Run) -> list[str]:
 
 
 async def test_calls_that_ran_before_a_reset_are_not_told_as_cancelled(temporal: Temporal) -> None:
-    """Both have run: the ledger has one result, the other has no result yet when the cancel comes."""
+    """Both have run: when the cancel comes, the ledger has the result of only one."""
     shop = Shop("cancelled while the second runs")
     async with temporal.worker(shop.agent, llm=shop.llm):
         first = await temporal.start(shop.agent)

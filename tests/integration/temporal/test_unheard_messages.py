@@ -153,7 +153,7 @@ async def _takes_answers(temporal: Temporal, handle: Run) -> bool:
 
 
 class DiesHearing(SQLiteStore):
-    """A store of a process that dies when it would take note of what was heard."""
+    """A store whose process dies before it notes the messages that were read."""
 
     def __init__(self, path: Any) -> None:
         super().__init__(path)
@@ -203,11 +203,11 @@ async def test_what_was_heard_by_who_died_before_noting_it_is_not_heard_again(
         said = [message.content for message in await temporal.messages() if message.role == "user"]
         assert said.count("and this") == 1, said
         assert said[-1] == "third"
-        assert await unnoted(temporal) == []  # also when it is pruned
+        assert await unnoted(temporal) == []  # even when it is pruned
 
 
 async def unnoted(temporal: Temporal) -> list[str]:
-    """Return what no one has taken note of as heard."""
+    """Return the messages that are not noted as heard."""
     session = await temporal.store.load_session(temporal.session())
     assert session is not None
     return [one.id for one in await Unheard(session, temporal.store).load([])]

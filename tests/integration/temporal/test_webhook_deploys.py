@@ -1,4 +1,4 @@
-"""Webhooks that deploys add and remove: no one gets another webhook's notice."""
+"""Webhooks that deploys add and remove: none gets another webhook's notice."""
 
 from functools import partial
 

@@ -257,7 +257,7 @@ RUN = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 async def attempted(store: SQLiteStore, number: int, hook: Webhook) -> None:
-    """Make one of the attempts to notify somebody of a gate."""
+    """Make one of the attempts to send a notice of a gate."""
     activities = NoticeActivities([hook], PostedMessages(store, bots_of([hook])), store)
     asks = {"kind": "approval", "name": "ok", "message": "Go on?", "since": AT.isoformat(), "digest": "d"}
     environment = ActivityEnvironment()
@@ -338,7 +338,7 @@ async def test_of_two_attempts_that_meet_one_posts_and_after_a_death_none_does(
         await asyncio.gather(first, return_exceptions=True)
         answers.set()
         monkeypatch.setattr(webhooks, "_IN_FLIGHT", timedelta())
-        if kind == "JSON":  # whoever gets it twice knows it by its id
+        if kind == "JSON":  # a receiver recognises a second copy by its id
             await attempted(store, 3, hook)
             assert len({request.headers["webhook-id"] for request in server.requests}) == 1
         else:

@@ -457,7 +457,7 @@ async def test_an_application_has_the_server_below_a_path_of_its_own_and_a_proxy
         async with httpx.AsyncClient(headers={"Accept": "application/json"}) as http:
             answer = await http.post(f"{outside}/ops/shop/mcp", json={})
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "UNAUTHENTICATED")
-            # Not through the proxy it is asked by a name that it does not have.
+            # A request that bypasses the proxy uses a name that the server does not have.
             inner = f"{inside}{'' if removes else '/ops'}/shop/mcp"
             assert (await http.post(inner, json={}, headers={"Host": "evil.example"})).status_code == 400
     tools.state.close()

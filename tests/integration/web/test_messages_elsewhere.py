@@ -1,4 +1,4 @@
-"""Chat messages show decisions made elsewhere, and by whom, although no one presses a button."""
+"""Chat messages show decisions made elsewhere, and by whom, without a press of a button."""
 
 from collections import Counter
 from typing import Any
@@ -98,7 +98,7 @@ async def test_what_a_dead_worker_could_not_say_is_said_by_the_next_one(temporal
         await until(lambda: noted(temporal, run))
         await until(lambda: noted(temporal, other))
     await other.terminate()
-    async with temporal.worker(pipelines=[decided]):  # which has no bot
+    async with temporal.worker(pipelines=[decided]):  # without a bot
         await people.decide(run.id, "ok", "approve", by="ada")
         await result(run)
     assert all("Approve" in buttons(one) for one in slack.messages.values())

@@ -60,7 +60,7 @@ async def test_a_page_without_people_takes_the_key_that_every_client_must_have(t
     ):
         found = await client.chat.completions.create(model="clerk", messages=[user("hi")])
         assert found.choices[0].message.content == "Hello."
-        with pytest.raises(openai.PermissionDeniedError):  # of a page elsewhere, the key is no proof either
+        with pytest.raises(openai.PermissionDeniedError):  # on a page elsewhere, the key proves nothing either
             await client.models.list(extra_headers={"Origin": "https://evil.example"})
 
 

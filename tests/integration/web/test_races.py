@@ -21,7 +21,7 @@ async def test_nobody_who_races_is_told_what_is_not_so(temporal_server: DevServe
         done = await run_all(made, races(RACES, seed=2))
     assert [ended for ended in done if ended.wrong] == []
     assert {told.who[:-1] for ended in done for told in ended.told} >= {*DOORS}
-    # Who is first is luck; that no one ever counts would not be. A signal tells its sender nothing.
+    # The first one wins by luck, but one must always win. A signal returns nothing to its sender.
     assert {told.who[:-1] for ended in done for told in ended.told if told.said.counts} - {"signal"}
 
 

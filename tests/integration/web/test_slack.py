@@ -30,7 +30,7 @@ async def test_a_button_approves_what_the_message_shows_and_the_message_says_who
         assert list(buttons(slack.message)) == ["Approve", "Edit…", "Reject", "Open"]
         for part in ("Charge the customer?", '{\n  "amount": 5\n}', run.id, "Tool: charge", "For: ada"):
             assert part in texts(slack.message)
-        assert (await send(page, slack.press("Open"))).status_code == 200  # Slack tells of links, too
+        assert (await send(page, slack.press("Open"))).status_code == 200  # Slack also reports links
         assert (await send(page, slack.press("Approve"))).content == b""
         assert (await result(run))["status"] == "complete"
         await until(lambda: buttons(slack.message) == {})
@@ -104,7 +104,7 @@ async def test_what_cannot_be_used_stays_in_the_form_with_the_reason(temporal: T
         for tags, block, why in (
             ("[", "field-3", "not valid JSON"),
             ('{"a": 1, "a": 2}', "field-3", "a key twice"),
-            ('"no list"', "comment", "tags"),  # the run says so
+            ('"no list"', "comment", "tags"),  # the run reports it
         ):
             answer = (await send(page, slack.fill(tags=tags))).json()
             assert answer["response_action"] == "errors"

@@ -60,7 +60,7 @@ async def test_a_form_has_a_field_for_each_argument_and_what_was_typed_is_what_r
         for tags, label, why in (
             ("[", "tags (JSON): ", "not valid JSON"),
             ('{"a": 1, "a": 2}', "tags (JSON): ", "a key twice"),
-            ('"no list"', "", "tags"),  # the run says so
+            ('"no list"', "", "tags"),  # the run reports it
         ):
             form = await answered(page, teams, teams.press("Approve", card=form, tags=tags, Comment="louder"))
             assert label in texts(form)
@@ -91,7 +91,7 @@ async def test_a_rejection_has_a_comment_and_while_others_must_approve_too_the_b
         await until(lambda: teams.messages)
         seen = await answered(page, teams, teams.press("Approve"))
         assert "Approved by ada, 1 of 2" in texts(seen)
-        await until(lambda: "Approved by ada, 1 of 2" in texts(teams.card))  # for all others, too
+        await until(lambda: "Approved by ada, 1 of 2" in texts(teams.card))  # for all others as well
         assert "Approve" in buttons(teams.card)
         form = await answered(page, teams, teams.press("Reject…", "olga"))
         assert "Rejected by olga" in texts(

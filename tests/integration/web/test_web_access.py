@@ -198,7 +198,7 @@ async def test_what_another_site_sends_is_refused(temporal: Temporal, headers: d
         assert (answer.status_code, "does not belong to your session" in answer.text) == (403, True)
         ours = await client.post("/runs/clerk/s/message", data=data, headers={"Sec-Fetch-Site": "same-origin",
                                                                               "Origin": f"http://{HOST}"})  # fmt: skip
-        assert ours.status_code == 404  # there is no such run
+        assert ours.status_code == 404  # an unknown run
 
 
 @pytest.mark.parametrize("csrf", [None, "", "0" * 64, "ü"])

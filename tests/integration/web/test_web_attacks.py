@@ -141,7 +141,7 @@ async def test_a_page_that_says_it_has_heard_of_impossible_words_is_told_all(
         for has in ("99999999999999999999/x/9999999", "1/x/99999999999999999999", "-1//-1", "1/\udcff/1"):
             asked = {"of": "/", "words": "nobody's", "has": has.encode(errors="replace").decode()}
             async with client.stream("GET", "/changes", params=asked) as told:
-                assert await anext(told.aiter_bytes())  # it is told of a change, and its words were looked for before
+                assert await anext(told.aiter_bytes())  # it is notified of a change, and its words were read before
     assert [record for record in caplog.records if record.exc_info] == []
 
 
@@ -169,7 +169,7 @@ async def test_who_guesses_tokens_has_to_wait_and_is_in_the_log(
     temporal: Temporal, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with browser(temporal, Access(people=PEOPLE)) as client:
-        wrong = {"csrf": await csrf_of(client), "token": "a token that nobody has"}
+        wrong = {"csrf": await csrf_of(client), "token": "an unknown token"}
         statuses = [(await client.post("/login", data=wrong)).status_code for _ in range(8)]
         assert statuses == [401] * 5 + [429] * 3
         right = {"Authorization": f"Bearer {TOKENS['olga']}"}
@@ -182,7 +182,7 @@ async def test_who_guesses_tokens_has_to_wait_and_is_in_the_log(
 
 async def test_programs_that_guess_wait_like_people(temporal: Temporal) -> None:
     async with browser(temporal, Access(people=PEOPLE)) as client:
-        wrong = {"Authorization": "Bearer a token that nobody has", "Accept": "*/*"}
+        wrong = {"Authorization": "Bearer an unknown token", "Accept": "*/*"}
         assert [(await client.get("/runs", headers=wrong)).status_code for _ in range(7)] == [401] * 5 + [429] * 2
 
 
@@ -324,7 +324,7 @@ async def test_nobody_waits_for_a_worker_that_is_known_to_be_gone(
 async def test_behind_a_proxy_each_waits_for_themselves(temporal: Temporal) -> None:
     access = Access(people=PEOPLE, proxies=[HOST])
     async with browser(temporal, access) as client:
-        wrong = {"Authorization": "Bearer a token that nobody has", "X-Forwarded-For": "10.0.0.1, 10.0.0.2"}
+        wrong = {"Authorization": "Bearer an unknown token", "X-Forwarded-For": "10.0.0.1, 10.0.0.2"}
         for _ in range(6):
             last = await client.get("/runs", headers=wrong)
         assert last.status_code == 429

@@ -155,7 +155,7 @@ async def test_a_board_that_fits_a_page_is_looked_through_once(
 async def test_of_ten_thousand_that_wait_with_no_worker_none_is_lost(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest has no deadline, and so is the last of all."""
+    """The oldest comes last, because it lacks a deadline."""
     count = 10_000
     items = [item(number, deadline=later(100_000 - number).isoformat()) for number in range(1, count)]
     oldest = item(0, since=later(-1_000).isoformat(), deadline=None, message="Oldest?")

@@ -195,7 +195,7 @@ WITHOUT_SCOPE: dict[str, Asks] = {
     "GET /api/v1/me": api("GET", "/me"),
     "GET /api/v1/openapi.json": api("GET", "/openapi.json"),
 }
-# What has a proof of its own: links below, chats in `test_slack_senders` and `test_teams_senders`.
+# Senders with their own proof: links below, chats in `test_slack_senders` and `test_teams_senders`.
 PROVEN = {"GET /link/{token}", "POST /link/{token}", "POST /slack/actions", "POST /teams/messages"}
 OF_STRANGERS = {"GET /login", "POST /login", "POST /logout", "/static"}
 
@@ -270,7 +270,7 @@ async def test_nobody_learns_of_a_run_that_is_not_theirs_at_any_address(temporal
                 assert not [mark for mark in marks if mark in text], (who, address)
             for address, asks in (STARTS | OF_NONE | WITHOUT_SCOPE).items():
                 if (who, address) == ("own", "POST /start/{name}") or (who, address) == ("own", "POST /api/v1/runs"):
-                    continue  # this person has no tenants to keep to
+                    continue  # this person is not bound to tenants
                 status, text = await told(client, who, asks(run.id, digest))
                 assert not [mark for mark in (*marks, run.id) if mark in text], (who, address)
                 assert status == 422 or address not in STARTS, (who, address, status)
@@ -498,7 +498,7 @@ async def test_a_token_that_has_ended_or_lacks_the_scope_is_for_nothing(temporal
             assert str(AMOUNT) not in text
         assert [one["name"] for one in await temporal.people.pending(run.id)] == ["c1"]
     for address, asks in [*OF_RUNS.items(), *(SAYS | STARTS | OF_NONE | WITHOUT_SCOPE).items()]:
-        async with browser(temporal, access_of(temporal), **options) as client:  # which has no wrong attempts yet
+        async with browser(temporal, access_of(temporal), **options) as client:  # without wrong attempts so far
             status, text = await told(client, "late", asks(run.id, digest))
             assert (status, str(AMOUNT) in text) == (401, False), address
 

@@ -26,7 +26,7 @@ BOB = Access(local=Person(name="bob", role="operator"))
 
 
 async def approve(client: httpx.AsyncClient, run: str, **typed: str) -> httpx.Response:
-    """Approve as a browser does, with what was typed into some fields, by their keys."""
+    """Approve as a browser does, with the texts typed into some fields, by their keys."""
     action = f"/runs/{run}/decide"
     form = sent_to((await client.get(f"/runs/{run}")).text, action)
     named = {name if name in ("edit", "comment") else f"field.{name}": text for name, text in typed.items()}

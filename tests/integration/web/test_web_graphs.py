@@ -113,7 +113,7 @@ async def test_what_failed_is_drawn_so_whatever_it_was(
     async with temporal.worker(pipelines=[line]), browser(temporal) as client:
         run = await start_pipeline(temporal.client, line, task_queue=temporal.name, run_key=temporal.session())
         found = await until(lambda: _waits_or_has_ended(run))
-        if isinstance(found, list):  # nobody mends what a function has raised
+        if isinstance(found, list):  # the function is not fixed
             await temporal.people.resume(run.id, "abort")
         with contextlib.suppress(WorkflowFailureError):
             await result(run)

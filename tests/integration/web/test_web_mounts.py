@@ -120,7 +120,7 @@ async def test_the_page_says_that_it_is_there_to_anybody_and_by_any_name(tempora
 
 
 async def test_style_and_script_are_asked_for_once(temporal: Temporal) -> None:
-    """A page needs two files; their addresses change with what is in them, so a browser keeps them."""
+    """A page needs two files; their addresses change with their contents, so a browser caches them."""
     async with browser(temporal) as client:
         page = (await client.get("/")).text
         files = [one.replace("&amp;", "&") for one in addresses(page) if "/static/" in one]

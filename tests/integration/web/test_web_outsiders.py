@@ -188,7 +188,7 @@ async def test_a_key_of_somebody_else_or_for_something_else_takes_nothing_from_a
 
 async def test_who_leaves_streams_open_by_the_hundred_keeps_nobody_out(temporal: Temporal) -> None:
     app = create_app(temporal.client, access=ACCESS, store=temporal.store, agents=[talker], task_queue=temporal.name)
-    run = await temporal.start(talker)  # which nobody works on
+    run = await temporal.start(talker)  # without a worker
     path = f"/api/v1/runs/{quote(run.id, safe='')}/events"
     limits = httpx.Limits(max_connections=None)
     async with served(app) as address, httpx.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
@@ -202,7 +202,7 @@ async def test_who_leaves_streams_open_by_the_hundred_keeps_nobody_out(temporal:
                 await done.wait()
 
         many: list[asyncio.Task[None]] = []
-        for kind, are_open, asked in ((path, 50, 60), ("/changes?of=/", AT_ONCE, 120)):  # of one kind, and in all
+        for kind, are_open, asked in ((path, 50, 60), ("/changes?of=/", AT_ONCE, 120)):  # for each kind, and in total
             many += [asyncio.create_task(listens(kind)) for _ in range(60)]
             while len(statuses) < asked:
                 await asyncio.sleep(0.01)

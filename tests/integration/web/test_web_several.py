@@ -50,7 +50,7 @@ def asking(*calls: Any) -> ScriptedModel:
 
 
 async def runs_of(temporal: Temporal, number: int) -> list[tuple[Run, dict[str, Any]]]:
-    """Start runs, and return each with what it waits for."""
+    """Start runs, and return each with its waiting item."""
     runs = [await temporal.start(clerk, session=f"s{at}") for at in range(number)]
     return [(run, (await pending(run))[0]) for run in runs]
 
@@ -218,7 +218,7 @@ async def test_what_a_card_does_not_show_whole_is_not_offered(temporal: Temporal
     ):
         ((run, _),) = await runs_of(temporal, 1)
         page = await inbox(client, run)
-        assert 'value="approve"' in page  # by itself, after looking at its parts
+        assert 'value="approve"' in page  # on its own, after looking at its parts
         assert offers(page) == {}
         await run.terminate()
 

@@ -82,7 +82,7 @@ async def test_the_list_says_whose_giver_has_left(temporal: Temporal) -> None:
         await pending(run)
         await temporal.people.decide(run.id, "c1", "approve", by="ada", remember={"scope": "agent", "until": "1d"})
         assert (await result(run))["status"] == "complete"
-        assert "until it is revoked" not in (await client.get("/standing")).text  # no one is listed here
+        assert "until it is revoked" not in (await client.get("/standing")).text  # this list is empty
     for people, words in (([person("olga")], "ada is no longer one of the page"), ([*PEOPLE, person("ada")], "")):
         async with browser(temporal, access=Access(people=people)) as client:
             listed = (await client.get("/standing", headers=as_("olga"))).text

@@ -70,7 +70,7 @@ async def test_a_form_that_is_sent_twice_starts_one_run(temporal: Temporal) -> N
             f"/runs/{run}?said=started",
         ]
         page = (await client.get("/start/writer")).text
-        for said in ("start", "started"):  # also when the first run has ended
+        for said in ("start", "started"):  # even when the first run has ended
             started = await client.post("/start/writer", data=fields_of(page) | {"message": "Hi"})
             run = f"writer/{key_of(page)}"
             assert started.headers["Location"] == f"/runs/{run}?said={said}"

@@ -230,7 +230,7 @@ EDITED = "Edited by ada: amount: 129.9 → 80"
 
 
 @pytest.mark.slow(but=1)
-@pytest.mark.parametrize("events_of_a_run", [4_000, 40], ids=["in one piece", "goes on as new in between"])
+@pytest.mark.parametrize("events_of_a_run", [4_000, 40], ids=["in one piece", "continues as new in between"])
 async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, events_of_a_run: int
 ) -> None:
@@ -280,7 +280,7 @@ async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown
     assert any(b"80" in one and b"edited by ada" in one and b"approved by ada, bob" in one for one in said)
 
 
-@pytest.mark.parametrize("events_of_a_run", [4_000, 40], ids=["in one piece", "goes on as new in between"])
+@pytest.mark.parametrize("events_of_a_run", [4_000, 40], ids=["in one piece", "continues as new in between"])
 async def test_a_large_edit_is_read_whole_before_it_is_approved(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, events_of_a_run: int
 ) -> None:

@@ -1,6 +1,6 @@
 """An agent of Microsoft's framework whose tool dies behind its charge: `shop FOLDER (bare | guarded) DEATHS`.
 
-It asks for an approval, and keeps its session and the question in a file. Whoever is started after that approves, and
+It asks for an approval, and keeps its session and the question in a file. The next process approves, and
 prints what the model has read.
 """
 

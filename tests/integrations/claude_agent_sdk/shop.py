@@ -38,7 +38,7 @@ def model(request: Request) -> LLMResponse:
 
 
 def options(folder: Path, server: ModelServer, *tools: Any, **more: Any) -> ClaudeAgentOptions:
-    """Return options by which Claude Code sees nothing but our tools, and speaks to nobody but the server."""
+    """Return options by which Claude Code sees only our tools, and talks only to the server."""
     return ClaudeAgentOptions(
         mcp_servers={"shop": create_sdk_mcp_server("shop", tools=[*tools])},
         tools=[],

@@ -180,7 +180,7 @@ async def test_a_call_that_is_not_permitted_is_not_claimed_and_runs_once_permitt
 async def test_no_hook_hears_that_a_call_which_was_let_through_before_was_denied_after_it(
     store: SQLiteStore, tmp_path: Path
 ) -> None:
-    """Why the guard is not a hook: what it claims before a call may not run, and nobody tells it."""
+    """The guard is not a hook, because a call that a hook claimed may never run, and the hook is not told."""
     shop, heard = Shop(store), list[str]()
 
     async def hear(told: Any, call_id: str | None, context: Any) -> Any:

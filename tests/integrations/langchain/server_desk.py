@@ -1,6 +1,6 @@
 """A graph of LangChain's whose tools are an MCP server's, which ends this process; see `support.foreign_shops`.
 
-With `bare` behind the folder LangGraph runs the graph by itself, and resumes its thread when it is started again.
+With `bare` after the folder, LangGraph runs the graph alone, and resumes its thread when it is started again.
 """
 
 import asyncio

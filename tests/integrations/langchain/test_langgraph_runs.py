@@ -137,7 +137,7 @@ async def test_a_process_that_dies_in_tools_that_change_the_state_changes_it_onc
     assert (json.loads(told)["kind"], stamp) == ("tool-durability-error", "stamped")
     with contextlib.closing(sqlite3.connect(tmp_path / "threads.db", check_same_thread=False)) as database:
         latest = next(SqliteSaver(database).list(None)).checkpoint["channel_values"]
-    assert (latest.get("total"), latest["stamps"]) == (None, 1)  # no one knows what the lost call would have changed
+    assert (latest.get("total"), latest["stamps"]) == (None, 1)  # the lost call's change is unknown
     assert len([one for one in latest["messages"] if one.type == "tool"]) == 2
 
 

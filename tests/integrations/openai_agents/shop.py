@@ -1,7 +1,7 @@
 """An agent of the OpenAI Agents SDK that sells something: `shop FOLDER (bare | guarded) DEATHS [ADDRESS QUEUE]`.
 
-Without an address it runs in this process: the state of the run that waits for an approval is in a file, and whoever is
-started takes it up and approves. With one it is a worker of Temporal, which starts the workflow, or joins it, and waits
+Without an address it runs in this process: the state of the run that waits for an approval is in a file, and the next
+process continues it and approves. With one it is a Temporal worker, which starts the workflow, or joins it, and waits
 for its end.
 """
 

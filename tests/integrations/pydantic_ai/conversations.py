@@ -99,7 +99,7 @@ class Conversation:
         return agent
 
     async def approve(self, durability: StandfastDurability) -> None:
-        """Approve what waits, as a person does, of whom no one knows whether the process will hear it."""
+        """Approve the waiting call as a person does who cannot tell whether the process will read it."""
         self.die_at("at-the-gate")
         if "outside" in self.window:
             async with open_store(self.place) as page:
@@ -118,7 +118,7 @@ class Conversation:
         while True:
             try:
                 output = await self._output(agent)
-            except SessionConflictError:  # who has died holds it for a while, where no one can tell
+            except SessionConflictError:  # a dead process holds it for a while, where its death is invisible
                 if not self.died.exists():
                     raise
                 await asyncio.sleep(0.1)

@@ -329,7 +329,7 @@ class Shop(BaseModel):
 
 
 class Handle:
-    """A type that has no schema."""
+    """A type without a schema."""
 
 
 async def test_an_output_function_may_return_its_own_type_or_one_without_a_schema(store: SQLiteStore) -> None:

@@ -26,9 +26,9 @@ WINDOWS = [
     "after-the-result-is-kept",
     "before-the-last-answer",
     "after-write-2000",  # the last answer is kept
-    "after-write-2000000000",  # the turn is over, and no one has learned of it
+    "after-write-2000000000",  # the turn is over, but its result is not reported
 ]
-PAID_AGAIN = {"before-the-answer-is-kept", "before-the-last-answer"}  # no one can know that the model has answered
+PAID_AGAIN = {"before-the-answer-is-kept", "before-the-last-answer"}  # the model's answer is lost
 UNKNOWN = {"after-the-claim", "in-the-tool", "before-the-result-is-kept"}
 
 

@@ -221,7 +221,7 @@ async def test_what_comes_with_an_approval_reaches_the_tool_in_a_later_run_too(s
             conversation_id="order-7",
             deferred_tool_results=DeferredToolResults(approvals={"c0": True}, metadata={"c0": {"bad": object()}}),
         )
-    with pytest.raises(InputError, match="has changed"):  # what comes with it does not count either
+    with pytest.raises(InputError, match="has changed"):  # the decision in the same request does not count either
         await agent.run(
             conversation_id="order-7",
             deferred_tool_results=DeferredToolResults(approvals={"c0": True}, metadata={"c0": {"digest": "other"}}),

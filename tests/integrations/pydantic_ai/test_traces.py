@@ -12,7 +12,7 @@ from support.mortal_programs import run_until_complete
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        # The run that has died has no span, nor has its lost call. What is read of the store has none again.
+        # Neither the run that died nor its lost call has a span, and reading them from the store makes none.
         ("durable", [["chat", False, 10], ["chat", False, 10], ["invoke_agent", False, 20]]),
         # Each request is a run of pydantic-ai's. Its tools are called by us, without a span.
         ("ours", [["chat", False, 10], ["invoke_agent", False, 10], ["chat", False, 10], ["invoke_agent", False, 10]]),
@@ -24,7 +24,7 @@ async def test_spans_are_there_once_also_where_a_process_is_killed_in_a_tool(
     done = await run_until_complete("integrations.pydantic_ai.traced_desk", tmp_path, kind)
     [told] = json.loads(done.said["response"])
     assert (told["kind"], done.deaths, done.charges) == ("tool-durability-error", 1, [5])
-    assert done.said["tokens"] == 20  # also those of the request that was read from the store
+    assert done.said["tokens"] == 20  # including the request that was read from the store
     assert [json.loads(line) for line in noted(tmp_path, "spans")] == expected
     again = await run_until_complete("integrations.pydantic_ai.traced_desk", tmp_path, kind)
     assert again.said["response"] == done.said["response"]

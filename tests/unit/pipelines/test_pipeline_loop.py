@@ -24,7 +24,7 @@ FAILED = Done(reason="agent-failed", error="it failed")
 
 
 def next_keys(*done: str | tuple[str, Any], running: tuple[str, ...] = ()) -> list[str] | Ended:
-    """Return the keys of what may run after some are done."""
+    """Return the keys of the steps that may run once some are done."""
     state = PipelineState(plan(flow))
     for item in done:
         key, value = (item, None) if isinstance(item, str) else item
@@ -97,7 +97,7 @@ def test_an_escalation_has_its_own_time_from_when_it_began() -> None:
     first = gate(timeout=60, on_timeout="escalate", escalate_to=LEADS)
     asked = first.at(later(60))
     assert (asked.status, asked.rule, asked.deadline) == ("open", LEADS, later(120))
-    assert first.at(later(120)).status == "timed-out"  # both have passed, whoever looks only now
+    assert first.at(later(120)).status == "timed-out"  # both have passed, even for a late look
 
 
 def test_reminders_come_at_their_times_until_the_deadline() -> None:

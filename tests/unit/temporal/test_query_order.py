@@ -77,7 +77,7 @@ READ = taken_in(BEGUN, replaying=True)
         "the query came with the task that brings what is new: kept",
         "forgotten already, and read again: kept",
         "something is new in another run: kept",
-        "new in both, one is asked: that is forgotten",
+        "new in both, one waits for people: that is forgotten",
     ],
 )
 def test_a_run_is_forgotten_if_a_query_may_have_taken_it_further_than_its_tasks(

@@ -1,4 +1,4 @@
-"""A run's treatment of incoming messages, as far as it needs no server."""
+"""How a run treats incoming messages, where that works without a server."""
 
 import pytest
 

@@ -35,8 +35,8 @@ ODD: dict[str, Any] = {
     "another run's id": [{**GOOD, "workflow_id": "payments/1"}],
     "an unknown key": [{**GOOD, "colour": "red"}],
     "an unknown kind": [{**GOOD, "kind": "pizza"}],
-    "a kind that is no text": [{**GOOD, "kind": ["approval"]}],
-    "a message that is no text": [{**GOOD, "message": {"text": "x"}}],
+    "a kind that is not a text": [{**GOOD, "kind": ["approval"]}],
+    "a message that is not a text": [{**GOOD, "message": {"text": "x"}}],
     "a huge message": [{**GOOD, "message": "x" * 300_000}],
     "a huge name": [{**GOOD, "name": "x" * 3_000}],
     "no time": [{**GOOD, "since": "yesterday"}],
@@ -51,7 +51,7 @@ ODD: dict[str, Any] = {
     "NaN": [{**APPROVAL, "tool": "pay", "arguments": {"amount": float("nan")}}],
     "deep arguments": [{**APPROVAL, "tool": "pay", "arguments": nested(100)}],
     "a tool without arguments": [{**APPROVAL, "tool": "pay"}],
-    "keys that are no texts": [{**APPROVAL, "tool": "pay", "arguments": {1: 2}}],
+    "keys that are not texts": [{**APPROVAL, "tool": "pay", "arguments": {1: 2}}],
     "a lone surrogate": [{**GOOD, "message": "\ud800"}],
 }
 

@@ -23,7 +23,7 @@ CARD = ENVIRONMENT.from_string(
 
 
 def sent(schema: Any, value: Any, **typed: str) -> dict[str, str]:
-    """Return the form of a call's arguments as a browser sends it, with what was typed into some of its fields."""
+    """Return the form of a call's arguments as a browser sends it, with the texts typed into some of its fields."""
     item = {"tool": "t", "arguments": value, "edit": schema}
     page = CARD.render(what=editable_of(item, None), typed=None, wrong={})
     fields = [(name, "\r\n".join(text.split("\n"))) for name, text in sent_by(page)]
@@ -69,7 +69,7 @@ _LOOSE: list[dict[str, Any]] = [
 
 @st.composite
 def schemas(draw: st.DrawFn, value: Any) -> dict[str, Any]:
-    """Return a schema that may fit a value: by its type, or any other; also with what the value lacks."""
+    """Return a schema that may fit a value: by its type, or any other; even with fields that the value lacks."""
     match value:
         case dict() if draw(st.integers(0, 5)):
             parts = {key: draw(schemas(inner)) for key, inner in value.items() if draw(st.integers(0, 9))}
@@ -245,7 +245,7 @@ def test_what_was_typed_is_shown_again_with_the_error_beside_it() -> None:
     assert {name: text.replace("\r\n", "\n") for name, text in typed.items()} == again
     assert 'aria-invalid="true"' in page
     assert "no number" in page
-    assert "<details>" in page  # no one has typed JSON
+    assert "<details>" in page  # without typed JSON
 
 
 def test_a_value_that_is_not_an_object_has_a_form_too() -> None:

@@ -16,7 +16,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def changes(events: AsyncIterator[str]) -> str:
-    """Return the next event that is no sign of life."""
+    """Return the next event that is not a sign of life."""
     async with asyncio.timeout(60):
         async for event in events:
             if not event.startswith(":"):

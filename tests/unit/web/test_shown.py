@@ -72,7 +72,7 @@ def test_a_rendered_text_has_every_letter_and_digit_of_its_source_and_no_others(
 
 
 def _letters(text: str) -> str:
-    """Return what is no blank, and no mark by which Markdown draws a form."""
+    """Return the characters that are neither blank nor Markdown marks."""
     return "".join(char for char in text if char.isalnum() or char in "$&.;<")
 
 

@@ -79,7 +79,7 @@ def test_a_call_whose_worker_died_says_that_it_was_not_run_again() -> None:
 def test_a_call_that_is_lost_and_found_says_that_the_ledger_had_it() -> None:
     (entry,) = folded(
         ToolStarted(CALL, at=at(0)),
-        ToolLost(CALL, "nobody has heard of it", at=at(1)),
+        ToolLost(CALL, "it was not heard", at=at(1)),
         ToolEnded(CALL, outcome="returned", text="paid", recovered=True, found_by="ledger", at=at(2)),
     )
     assert (entry.state, entry.notes) == ("done", ["Its outcome was found in the ledger; it was not run again."])

@@ -1,4 +1,4 @@
-"""Runs pydantic-ai's own tests twice, as they are and with every run durable: `make test-pydantic-ai-suite SOURCES=…`.
+"""Runs pydantic-ai's own tests twice, unchanged and with every run durable: `make test-pydantic-ai-suite SOURCES=…`.
 
 As a plugin of pytest it gives `StandfastDurability` to each agent that is made, and a conversation to each run. As a
 program it takes the repository of pydantic-ai, and fails if a test that passes without durability fails with it, unless
