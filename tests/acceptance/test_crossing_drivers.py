@@ -85,7 +85,7 @@ async def test_a_message_to_a_session_that_was_killed_comes_after_its_repair(wor
     ]
 
 
-async def test_a_terminated_run_is_settled_by_its_ledger_when_temporal_goes_on(world: World) -> None:
+async def test_a_terminated_run_is_settled_by_its_ledger_when_temporal_continues(world: World) -> None:
     points = {"recorded": "after-record", "claimed": "after-claim", "unclaimed": "before-claim", "done": "after-effect"}
     worker = await world.worker("a")
     runs = await asyncio.gather(

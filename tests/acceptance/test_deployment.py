@@ -163,7 +163,7 @@ def test_the_search_attributes_of_the_job_are_those_of_the_library() -> None:
     assert dict(line.split() for line in listed.splitlines()) == names.SEARCH_ATTRIBUTES
 
 
-def test_the_databases_belong_to_users_of_their_own(secrets: Path, postgres: PostgresServer) -> None:
+def test_the_databases_belong_to_their_own_users(secrets: Path, postgres: PostgresServer) -> None:
     script = (secrets.parent / "postgres" / "databases.sh").read_text()
     statements = script.partition("<<'SQL'\n")[2].removesuffix("SQL\n")
     for name in ("temporal", "standfast"):

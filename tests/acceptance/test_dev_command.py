@@ -103,7 +103,7 @@ def test_an_agent_is_started_asked_and_answered_with_the_temporal_command_while_
 
 
 @pytest.mark.slow
-def test_what_waits_when_it_is_stopped_goes_on_when_it_is_started_again(
+def test_what_waits_when_it_is_stopped_continues_when_it_is_started_again(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     (tmp_path / "worker.py").symlink_to(ROOT / "worker.py")
@@ -160,7 +160,7 @@ clerk = Agent("clerk")
 
 
 @pytest.mark.slow
-def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path: Path) -> None:
+def test_an_application_is_served_and_served_again_when_its_file_changes(tmp_path: Path) -> None:
     file, environment = tmp_path / "shop.py", marked_environment()
     file.write_text(APP.replace("WORDS", "first"))
     with dev(environment, tmp_path, "shop.py") as terminal:

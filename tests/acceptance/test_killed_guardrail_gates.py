@@ -49,7 +49,9 @@ async def decided(folder: Path, journal_key: str) -> list[str | None]:
         "before append_messages_atomic 3",
     ],
 )
-def test_who_dies_at_the_gate_of_a_stopped_call_pays_once_and_each_is_asked_once(tmp_path: Path, window: str) -> None:
+def test_a_process_that_dies_at_the_gate_of_a_stopped_call_pays_once_and_each_is_asked_once(
+    tmp_path: Path, window: str
+) -> None:
     codes = [
         subprocess.run(command(tmp_path, "payer", window), env=ENVIRONMENT, timeout=60).returncode for _ in range(2)
     ]
@@ -70,7 +72,7 @@ def test_who_dies_at_the_gate_of_a_stopped_call_pays_once_and_each_is_asked_once
         "before append_messages_atomic 5",
     ],
 )
-def test_who_dies_at_the_gates_of_a_message_and_its_answer_asks_the_model_and_each_person_once(
+def test_a_process_that_dies_at_the_gates_of_a_message_and_its_answer_asks_the_model_and_each_person_once(
     tmp_path: Path, window: str
 ) -> None:
     codes = [

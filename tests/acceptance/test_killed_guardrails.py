@@ -156,7 +156,7 @@ def test_what_a_guardrail_refuses_ends_its_run_and_is_stored_nowhere(after: dict
         assert (f"done {name}" in repr(ended.messages)) is not is_refused
 
 
-def test_whoever_has_the_conversation_when_its_worker_dies_goes_on_with_it(after: dict[str, Ended]) -> None:
+def test_the_agent_that_has_the_conversation_when_its_worker_dies_continues_with_it(after: dict[str, Ended]) -> None:
     for name in ("handing", "handed"):
         answers = [message.agent for message in after[name].messages if message.role == "assistant"]
         assert answers == ["keeper", "mate", "mate"]

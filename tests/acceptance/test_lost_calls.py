@@ -252,7 +252,7 @@ def test_a_call_of_a_worker_frozen_before_its_claim_runs_once_elsewhere(
     assert outcome(aftermath["frozen"]["frozen-unclaimed"]) == did("frozen-unclaimed", effects=1)
 
 
-def test_a_call_of_a_worker_frozen_after_its_claim_stays_unknown_when_it_goes_on(
+def test_a_call_of_a_worker_frozen_after_its_claim_stays_unknown_when_it_thaws(
     aftermath: dict[str, dict[str, Ended]],
 ) -> None:
     effects, *results = outcome(aftermath["frozen"]["frozen-effect"])

@@ -98,7 +98,7 @@ async def approve(people: StandfastClient, run_id: str) -> None:
 
 
 @pytest.mark.slow
-async def test_another_machine_goes_on_when_a_worker_dies_in_a_call(machines: Machines, address: str) -> None:
+async def test_another_machine_continues_when_a_worker_dies_in_a_call(machines: Machines, address: str) -> None:
     client = await connect(address)
     people = StandfastClient(client)
     first = await machines.worker("first", stuck="look")

@@ -223,7 +223,7 @@ def test_no_action_on_an_activity_repeats_an_unsafe_effect(after: dict[str, Ende
 
 
 @pytest.mark.parametrize("case", GO_ON)
-def test_an_unsafe_call_that_goes_on_has_its_result(after: dict[str, Ended], case: str) -> None:
+def test_an_unsafe_call_that_continues_has_its_result(after: dict[str, Ended], case: str) -> None:
     assert after[case].results == [f"completed: did {case}.1"]
 
 

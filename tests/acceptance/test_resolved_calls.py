@@ -72,7 +72,7 @@ async def test_the_next_run_asks_about_a_lost_call_as_the_one_before_did(world: 
     assert world.effects(CALL) == 1
 
 
-async def test_what_a_call_that_was_thought_lost_has_recorded_meanwhile_is_more_than_what_a_person_says(
+async def test_what_a_call_that_was_thought_lost_has_recorded_in_the_meantime_is_more_than_what_a_person_says(
     world: World,
 ) -> None:
     run = await unknown(world)

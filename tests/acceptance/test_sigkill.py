@@ -168,7 +168,7 @@ def test_a_session_that_was_finished_when_its_process_died_calls_no_model_again(
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_again_while_it_goes_on_changes_nothing(tmp_path: Path) -> None:
+def test_a_process_that_dies_again_while_it_continues_changes_nothing(tmp_path: Path) -> None:
     assert start(tmp_path, "in the handler, after the effect", "unsafe").code == -signal.SIGKILL
     assert start(tmp_path, "before write 1", "unsafe").code == -signal.SIGKILL
     assert start(tmp_path, "after write 1", "unsafe").code == -signal.SIGKILL

@@ -151,7 +151,7 @@ def test_ctrl_c_while_the_command_is_loaded_is_quiet(tmp_path: Path, environment
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
-def test_who_reads_only_the_beginning_sees_no_error(shop: Path, environment: dict[str, str]) -> None:
+def test_a_client_that_reads_only_the_beginning_sees_no_error(shop: Path, environment: dict[str, str]) -> None:
     subprocess.run(
         [*COMMAND, "chat", "clerk", "--app", "shop.py", "-s", "s"],
         input="hello\n" * 3, capture_output=True, text=True, check=True, timeout=60, env=environment, cwd=shop,

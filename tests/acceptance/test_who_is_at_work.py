@@ -68,7 +68,9 @@ async def test_a_session_is_taken_over_in_process_at_once_where_no_worker_lives(
     assert (world.count("effects", "case"), await world.results("case")) == (1, [f"failed: {LOST}"])
 
 
-async def test_a_frozen_worker_that_thaws_finds_the_call_fenced_that_a_process_ran_meanwhile(world: World) -> None:
+async def test_a_frozen_worker_that_thaws_finds_the_call_fenced_that_a_process_ran_in_the_meantime(
+    world: World,
+) -> None:
     """The process could not see that the worker lived, as on another machine that has its own locks."""
     world.verify_says("not-happened", "case.1")
     worker = await world.worker("a", max_concurrent_activities=1)
@@ -108,7 +110,7 @@ async def test_a_run_that_is_reset_in_its_course_is_at_work_again(world: World) 
     assert (world.count("effects", "case"), await is_free(world, "case")) == (2, True)
 
 
-async def test_of_two_temporal_runs_that_open_a_session_at_once_one_goes_on(world: World) -> None:
+async def test_of_two_temporal_runs_that_open_a_session_at_once_one_continues(world: World) -> None:
     await world.worker("a")
     starts = [
         world.client.start_workflow(

@@ -77,7 +77,7 @@ def test_a_state_is_frozen() -> None:
         started().iterations = 5  # type: ignore[misc]
 
 
-def test_a_new_message_goes_on_after_the_end() -> None:
+def test_a_new_message_continues_after_the_end() -> None:
     state = started().replied(text("hello")).with_user_message()
 
     assert next_action(state) == CallModel()
@@ -238,7 +238,7 @@ def test_the_first_terminal_error_in_call_order_decides() -> None:
         ("fail", Finish("error", "gone", raises=True)),
     ],
 )
-def test_a_question_beside_a_terminal_error_is_asked_only_if_the_run_goes_on(mode: str, action: Action) -> None:
+def test_a_question_beside_a_terminal_error_is_asked_only_if_the_run_continues(mode: str, action: Action) -> None:
     assert next_action(after_turn(started(mode), Asked("Who?"), Terminated(GONE))) == action
 
 

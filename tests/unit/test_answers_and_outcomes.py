@@ -66,13 +66,13 @@ def test_an_id_that_is_missing_or_malformed_is_made_from_turn_and_position(call_
     assert ids_of(message) == ["first", "call_7_1"]
 
 
-def test_a_repeated_id_is_made_anew() -> None:
+def test_a_repeated_id_is_replaced() -> None:
     message = answered({"id": "a", "name": "look"}, {"id": "a", "name": "look"}, {"id": "a", "name": "look"})
 
     assert ids_of(message) == ["a", "call_3_1", "call_3_2"]
 
 
-def test_an_id_of_an_earlier_turn_is_made_anew() -> None:
+def test_an_id_of_an_earlier_turn_is_replaced() -> None:
     assert ids_of(answered({"id": "a", "name": "look"}, taken={"a"})) == ["call_3_0"]
 
 
@@ -173,7 +173,7 @@ def test_text_over_the_limit_is_cut_and_says_so(text: str, kept: str) -> None:
     assert answered(text=text, limit=KIB).content == kept
 
 
-def test_arguments_that_are_no_object_are_cut_like_text() -> None:
+def test_arguments_that_are_not_an_object_are_cut_like_text() -> None:
     (call,) = answered({"id": "a", "name": "look", "arguments": "x" * 2_000}, limit=KIB).tool_calls or ()
 
     assert call.arguments == "x" * KIB + "\n[cut: 1,024 of 2,000 bytes]"

@@ -84,7 +84,7 @@ def test_every_character_that_only_formats_is_shown() -> None:
     assert left == set()
 
 
-def test_emoji_and_joined_letters_stay_as_they_are() -> None:
+def test_emoji_and_joined_letters_stay_unchanged() -> None:
     for text in ("❤️ ok", "👨\u200d👩\u200d👧", "क\u094d\u200dष"):
         assert visible(text) == text
     assert visible("❤️\ufe0f") == "❤️‹U+FE0F›"
@@ -102,7 +102,7 @@ def test_emoji_and_joined_letters_stay_as_they_are() -> None:
         "❤️",
     ],
 )
-def test_what_is_shown_again_stays_as_it_is(text: str) -> None:
+def test_what_is_shown_again_stays_unchanged(text: str) -> None:
     assert visible(visible(text)) == visible(text)
 
 

@@ -96,7 +96,7 @@ def test_a_finished_run_is_not_interrupted() -> None:
     assert is_interrupted(DONE) is False
 
 
-def test_a_finished_run_is_returned_as_it_is() -> None:
+def test_a_finished_run_is_returned_unchanged() -> None:
     assert assert_complete(DONE) is DONE
 
 
@@ -105,7 +105,7 @@ def test_a_run_that_asks_is_not_complete() -> None:
         assert_complete(InterruptedResponse("Who?", ASKING))
 
 
-def test_interrupted_is_no_argument() -> None:
+def test_interrupted_is_not_an_argument() -> None:
     with pytest.raises(TypeError, match="interrupted"):
         InterruptedResponse("Who?", ASKING, interrupted=False)  # type: ignore[call-arg]
 

@@ -176,7 +176,7 @@ def said_by_both(modules: Mapping[str, str]) -> set[str]:
     return {text for text in both if not any(text in begin for begin in BEGIN_ALIKE)}
 
 
-def test_what_is_next_is_the_loops_and_a_driver_makes_no_state_of_its_own() -> None:
+def test_the_loop_decides_what_is_next_and_a_driver_makes_no_state() -> None:
     assert where(makes_state, DRIVERS) == MAY_MAKE_STATES
 
 

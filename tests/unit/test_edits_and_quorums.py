@@ -185,7 +185,7 @@ def test_a_history_that_has_no_arguments_counts_and_shows_the_same(
             assert ("edit" in let_through(other)) == (one.edit is not None)
 
 
-def test_a_gate_of_an_earlier_version_goes_on_as_it_began() -> None:
+def test_a_gate_of_an_earlier_version_continues_as_it_began() -> None:
     """It shows the arguments as they were, and who approves them repeats the edit."""
     gate = opened(Approval(approvers=PEOPLE, quorum=2), (), edits=False)
     edit = {**SHOWN, "amount": 80}

@@ -127,7 +127,7 @@ def test_the_reason_of_a_stored_error_with_advice_for_developers_is_still_read()
     assert ToolDurabilityError.read_reason(payload) == "it was cut off"
 
 
-def test_a_reason_that_is_a_sentence_of_its_own_ends_with_one_full_stop() -> None:
+def test_a_reason_that_is_its_own_sentence_ends_with_one_full_stop() -> None:
     error = ToolDurabilityError("post_slack", "toolu_01", reason="the server said: No.")
 
     assert "the server said: No. It may" in str(error)
@@ -155,7 +155,7 @@ def test_a_delay_that_makes_no_sense_is_refused(retry_after: Any) -> None:
         RetryableError("busy", retry_after=retry_after)
 
 
-def test_a_retryable_error_has_a_text_of_its_own() -> None:
+def test_a_retryable_error_has_its_own_text() -> None:
     assert str(RetryableError()) == "Try again later"
 
 

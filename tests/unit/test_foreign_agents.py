@@ -27,12 +27,12 @@ def of_a_framework_that_is_not_installed(package: str, name: str) -> Any:
     return type("Theirs", (type(name, (), {"__module__": package}),), {})()
 
 
-async def test_an_agent_with_an_adapter_of_its_own_is_run_by_it_whatever_llm_is_given() -> None:
+async def test_an_agent_with_its_own_adapter_is_run_by_it_whatever_llm_is_given() -> None:
     result = await run(Agent("echo", adapter=Echo()), message="hello", llm=ScriptedModel(["not asked"]))
     assert result.response == "heard hello"
 
 
-def test_no_other_model_is_called_for_an_agent_with_an_adapter_of_its_own() -> None:
+def test_no_other_model_is_called_for_an_agent_with_its_own_adapter() -> None:
     agent = Agent("echo", adapter=Echo())
     with pytest.raises(InputError, match="its own adapter"):
         named(None, agent, "openai:gpt-5")

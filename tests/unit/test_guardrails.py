@@ -40,7 +40,7 @@ def test_only_what_the_user_has_said_since_the_last_answer_is_checked() -> None:
 
 
 @pytest.mark.parametrize("verdict", [False, "", 0, Tripped(""), Tripped("x", {"a": object()}), Tripped("x", 5), ["no"]])
-def test_what_is_no_verdict_lets_nothing_pass(verdict: object) -> None:
+def test_a_value_that_is_not_a_verdict_lets_nothing_pass(verdict: object) -> None:
     with pytest.raises(StandfastError, match="Guardrail"):
         refusal_of(CHECK, verdict)
 

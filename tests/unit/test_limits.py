@@ -69,7 +69,7 @@ def test_one_limit_leaves_the_other_defaults_alone() -> None:
         ("max_message_bytes", 1_023, 1_024),
     ],
 )
-def test_a_limit_that_is_no_count_is_refused(name: str, value: Any, least: int) -> None:
+def test_a_limit_that_is_not_a_count_is_refused(name: str, value: Any, least: int) -> None:
     with pytest.raises(DefinitionError) as caught:
         Loop(**{name: value})
     assert str(caught.value) == f"loop.{name} must be >= {least}, got {value!r}"
@@ -106,13 +106,13 @@ def test_a_token_budget_may_be_a_number() -> None:
 
 @pytest.mark.parametrize("name", ["stop_threshold", "warning_threshold"])
 @pytest.mark.parametrize("value", [0, -0.5, "0.9", None, True, float("nan")])
-def test_a_threshold_that_is_no_share_is_refused(name: str, value: Any) -> None:
+def test_a_threshold_that_is_not_a_share_is_refused(name: str, value: Any) -> None:
     with pytest.raises(DefinitionError, match=f"token_budget.{name} must be a share above 0, got {value!r}"):
         TokenBudget(1_000, **{name: value})
 
 
 @pytest.mark.parametrize("message", [5, ["a"], b"a"])
-def test_a_warning_that_is_no_text_is_refused(message: Any) -> None:
+def test_a_warning_that_is_not_a_text_is_refused(message: Any) -> None:
     with pytest.raises(DefinitionError, match=r"token_budget\.warning_message must be"):
         TokenBudget(1_000, warning_message=message)
 

@@ -41,7 +41,7 @@ def test_a_text_in_the_last_iteration_is_complete() -> None:
     assert next_action(started(max_iterations=1).replied(text("just in time"))) == Finish("complete", "just in time")
 
 
-def test_a_run_that_goes_on_counts_on() -> None:
+def test_a_run_that_continues_counts_on() -> None:
     state = dataclasses.replace(started(max_iterations=3), iterations=3)
 
     assert next_action(state) == Finish("max-iterations", "")
@@ -75,7 +75,7 @@ def test_a_run_is_stuck_after_turns_without_a_success(
     [BAD, Failed("x", raised=True, retryable=True), Unknown(), Cancelled("x"), Terminated(TerminalError("x"))],
     ids=lambda outcome: type(outcome).__name__,
 )
-def test_every_outcome_but_a_result_is_no_success(outcome: Outcome) -> None:
+def test_only_a_result_is_a_success(outcome: Outcome) -> None:
     assert next_action(after_turn(started(stuck_threshold=1), outcome)) == Finish("stuck", "")
 
 
@@ -116,7 +116,7 @@ def test_a_stuck_run_may_escalate_to_a_person() -> None:
     )
 
 
-def test_an_escalation_that_is_answered_goes_on_with_the_model() -> None:
+def test_an_escalation_that_is_answered_continues_with_the_model() -> None:
     state = after_turns(started(stuck_threshold=2, on_stuck="escalate"), [BAD, BAD]).answered()
 
     assert next_action(state) == CallModel()
@@ -124,7 +124,7 @@ def test_an_escalation_that_is_answered_goes_on_with_the_model() -> None:
     assert isinstance(next_action(after_turns(state, [BAD, BAD])), AskHuman)
 
 
-def test_a_new_message_starts_counting_anew() -> None:
+def test_a_new_message_starts_counting_again() -> None:
     state = after_turn(started(stuck_threshold=2), BAD).with_user_message()
 
     assert next_action(after_turn(state, BAD)) == CallModel()

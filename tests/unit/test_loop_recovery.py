@@ -57,7 +57,7 @@ def test_folding_gives_the_state_that_the_run_had() -> None:
     assert dataclasses.replace(folded, iterations=live.iterations) == live
 
 
-def test_a_transcript_keeps_the_response_for_a_run_that_may_not_go_on() -> None:
+def test_a_transcript_keeps_the_response_for_a_run_that_may_not_continue() -> None:
     messages = [user(), calls(call("a"), content="so far"), result("a")]
     state = dataclasses.replace(started(max_iterations=1), iterations=1).fold(messages, recovering=False)
 
@@ -145,7 +145,7 @@ def test_calls_that_a_crash_took_do_not_make_an_agent_stuck() -> None:
     assert next_action(state) == CallModel()
 
 
-def test_calls_of_a_later_answer_are_no_orphans() -> None:
+def test_calls_of_a_later_answer_are_not_orphans() -> None:
     state = recovering(call("a")).settled([(call("a"), Unknown())]).replied(calls(call("b")))
 
     assert next_action(state) == CallTools(((call("b"),),))

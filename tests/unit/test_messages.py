@@ -109,7 +109,7 @@ def test_a_dict_of_the_same_keys_is_an_answer() -> None:
     )
 
 
-def test_an_answer_is_read_as_it_is() -> None:
+def test_an_answer_is_read_unchanged() -> None:
     answer = LLMResponse(text="hi")
 
     assert LLMResponse.read(answer) is answer
@@ -163,11 +163,11 @@ def test_a_model_error_of_a_wrong_answer_is_not_transient() -> None:
     ],
     ids=repr,
 )
-def test_usage_that_is_no_count_is_no_usage(usage: Any) -> None:
+def test_usage_that_is_not_a_count_is_ignored(usage: Any) -> None:
     assert LLMResponse.read({"text": "hi", "usage": usage}) == LLMResponse(text="hi")
 
 
-def test_empty_usage_is_no_usage() -> None:
+def test_empty_usage_is_ignored() -> None:
     assert LLMResponse.read({"text": "hi", "usage": {}}).usage is None
 
 
@@ -185,7 +185,7 @@ def test_a_call_of_another_format_is_not_taken_for_one_without_arguments(call: d
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), "nan"])
-def test_a_cost_that_is_no_number_is_no_cost(cost: Any) -> None:
+def test_a_cost_that_is_not_a_number_is_ignored(cost: Any) -> None:
     assert LLMResponse.read({"text": "hi", "cost": cost}).cost is None
 
 

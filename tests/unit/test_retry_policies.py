@@ -34,7 +34,7 @@ def test_a_duration_is_a_text_or_seconds_or_a_timedelta(duration: Any, result: f
     ],
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
-def test_anything_else_is_no_duration(duration: Any) -> None:
+def test_anything_else_is_not_a_duration(duration: Any) -> None:
     with pytest.raises(DefinitionError, match=r'timeout must be like "30s", "15m", "2h", "7d", "1w"'):
         seconds(duration, "timeout")
 

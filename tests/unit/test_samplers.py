@@ -25,7 +25,7 @@ def test_only_agents_whose_tools_may_ask_their_model_have_one_that_answers() -> 
     assert list(other.samplers) == []
 
 
-def test_who_answers_has_the_model_and_nothing_that_the_agent_knows_or_can_do() -> None:
+def test_a_person_who_answers_has_the_model_and_nothing_that_the_agent_knows_or_can_do() -> None:
     retry = RetryPolicy(maximum_attempts=2)
     loop = Loop(model_retry=retry, on_model_outage="pause", token_budget=100)
     agent = Agent(

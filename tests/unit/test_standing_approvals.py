@@ -85,7 +85,7 @@ def test_numbers_and_choices_fit_or_not(pattern: dict[str, Any], value: Any, *, 
     [{"x": {"pattern": ".*"}}, {"x": {"const": 1, "maximum": 2}}, {"x": {"enum": 1}}, {"x": 1}, {"x": {"maximum": "1"}},
      {"x": {"minimum": True}}, {"x": {"type": "string"}}, {"x": None}, {"x": {"const": float("nan")}}],
 )  # fmt: skip
-def test_what_is_no_pattern_is_refused(arguments: Any) -> None:
+def test_a_value_that_is_not_a_pattern_is_refused(arguments: Any) -> None:
     with pytest.raises(ValidationError):
         Remember(scope="run", until="1d", arguments=arguments)
 

@@ -98,7 +98,7 @@ def cyclic() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("state", [{"a": object()}, {"a": "\ud800"}, cyclic()], ids=["object", "surrogate", "cycle"])
-def test_a_state_that_is_no_json_is_refused_when_it_is_written(state: Any) -> None:
+def test_a_state_that_is_not_json_is_refused_when_it_is_written(state: Any) -> None:
     with pytest.raises(DefinitionError, match="Agent 'greeter': its state is not JSON"):
         Agent("greeter").write_state(state)
 

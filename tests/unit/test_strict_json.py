@@ -80,7 +80,7 @@ def test_arguments_that_are_an_object_are_read(given_arguments: Any, arguments: 
     ],
     ids=lambda text: text[:20],
 )
-def test_arguments_that_are_no_strict_object_are_kept_as_text(text: str) -> None:
+def test_arguments_that_are_not_a_strict_object_are_kept_as_text(text: str) -> None:
     assert ToolCall(arguments=text).arguments == text
 
 
@@ -120,12 +120,12 @@ def test_an_integer_may_have_4300_digits() -> None:
         (True, "true"),
     ],
 )
-def test_values_that_are_no_strict_object_become_text(arguments: Any, text: str) -> None:
+def test_values_that_are_not_a_strict_object_become_text(arguments: Any, text: str) -> None:
     assert ToolCall(arguments=arguments).arguments == text
 
 
 @pytest.mark.parametrize("arguments", [{"a": {1}}, {"a": b"x"}, b"{}", object(), {(1, 2): 3}])
-def test_values_that_are_no_json_at_all_are_named_by_their_type(arguments: Any) -> None:
+def test_values_that_are_not_json_at_all_are_named_by_their_type(arguments: Any) -> None:
     assert ToolCall(arguments=arguments).arguments == f"({with_article(type(arguments).__name__)} that is not JSON)"
 
 
@@ -133,7 +133,7 @@ def test_an_object_that_is_nested_without_end_is_kept_as_text_or_named() -> None
     assert isinstance(ToolCall(arguments=nested_dict(5_000)).arguments, str)  # Python's own limit varies by version
 
 
-def test_arguments_that_contain_themselves_are_no_json() -> None:
+def test_arguments_that_contain_themselves_are_not_json() -> None:
     arguments: dict[str, Any] = {}
     arguments["a"] = arguments
 
@@ -178,7 +178,7 @@ def test_ids_and_names_hold_nothing_that_json_cannot_carry(text: str) -> None:
 
 
 @pytest.mark.parametrize("junk", [5, "text", [1], True])
-def test_a_call_that_is_no_object_is_a_nameless_call_with_the_junk_as_arguments(junk: Any) -> None:
+def test_a_call_that_is_not_an_object_is_a_nameless_call_with_the_junk_as_arguments(junk: Any) -> None:
     assert ToolCall.model_validate(junk) == ToolCall(arguments=str(junk))
 
 

@@ -84,7 +84,7 @@ def raising(error: BaseException) -> Tool[..., Any]:
     ],
     ids=ascii,
 )
-async def test_a_result_is_text_as_it_is_or_json(value: Any, content: str) -> None:
+async def test_a_result_is_unchanged_text_or_json(value: Any, content: str) -> None:
     assert await attempt(returning(value)) == Returned(content)
 
 
@@ -153,7 +153,7 @@ def deep() -> list[Any]:
     [object(), Opaque, len, b"\xff", ["\ud800"], cycle(), deep(), ValueError("x")],
     ids=["object", "class", "function", "bytes", "lone surrogate", "cycle", "deep", "error"],
 )
-async def test_a_result_that_is_no_json_is_lost_with_an_error(value: Any) -> None:
+async def test_a_result_that_is_not_json_is_lost_with_an_error(value: Any) -> None:
     outcome = await attempt(returning(value))
 
     assert isinstance(outcome, Failed)
@@ -271,7 +271,7 @@ async def test_an_error_of_an_async_handler_is_the_same() -> None:
     assert await attempt(Tool("fail", description="d", handler=fail)) == Failed("no such issue", raised=True)
 
 
-async def test_an_interrupt_from_the_keyboard_is_no_outcome() -> None:
+async def test_an_interrupt_from_the_keyboard_is_not_an_outcome() -> None:
     with pytest.raises(KeyboardInterrupt):
         await attempt(raising(KeyboardInterrupt()))
 

@@ -88,7 +88,7 @@ def test_an_empty_description_is_refused(description: Any) -> None:
 
 @pytest.mark.parametrize("option", ["safe_to_retry", "parallel"])
 @pytest.mark.parametrize("value", ["yes", 1, 0, None])
-def test_a_flag_that_is_no_boolean_is_refused(option: str, value: Any) -> None:
+def test_a_flag_that_is_not_a_boolean_is_refused(option: str, value: Any) -> None:
     with pytest.raises(DefinitionError, match=f"Tool 'look': {option} must be True or False, got {value!r}"):
         Tool("look", description="d", **{option: value})
 
@@ -99,13 +99,13 @@ def test_an_unknown_option_is_refused() -> None:
 
 
 @pytest.mark.parametrize("thing", [5, "look", None])
-def test_what_is_no_function_becomes_no_tool(thing: Any) -> None:
+def test_a_value_that_is_not_a_function_becomes_no_tool(thing: Any) -> None:
     with pytest.raises(DefinitionError, match=f"needs a function, got {thing!r}"):
         tool()(thing)
 
 
 @pytest.mark.parametrize("option", ["handler", "verify"])
-def test_what_cannot_be_called_is_no_handler(option: str) -> None:
+def test_what_cannot_be_called_is_not_a_handler(option: str) -> None:
     with pytest.raises(DefinitionError, match=f"Tool 'look': {option} must be callable, got 5"):
         Tool("look", description="d", **{option: 5})  # type: ignore[arg-type]
 
@@ -115,7 +115,7 @@ def test_a_retry_policy_needs_safe_to_retry() -> None:
         Tool("post", description="d", retry=RetryPolicy())
 
 
-def test_a_retry_that_is_no_policy_is_refused() -> None:
+def test_a_retry_that_is_not_a_policy_is_refused() -> None:
     with pytest.raises(DefinitionError, match="retry must be a RetryPolicy, got 3"):
         Tool("look", description="d", safe_to_retry=True, retry=3)  # type: ignore[arg-type]
 
@@ -182,7 +182,7 @@ def test_a_tool_without_a_handler_cannot_be_called() -> None:
 
 
 @pytest.mark.parametrize("thing", [Tool("look", description="d"), dict, 5], ids=lambda thing: type(thing).__name__)
-def test_what_is_no_function_is_no_tool(thing: Any) -> None:
+def test_a_value_that_is_not_a_function_is_not_a_tool(thing: Any) -> None:
     with pytest.raises(DefinitionError, match="@tool needs a function"):
         tool(thing)
 

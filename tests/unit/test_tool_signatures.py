@@ -170,7 +170,7 @@ def test_the_schema_of_a_tool_is_of_type_object(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", [int, list[int], Color, Any, RootModel[int], Point | Size, str])
-def test_input_that_is_no_object_is_refused(model: Any) -> None:
+def test_input_that_is_not_an_object_is_refused(model: Any) -> None:
     with pytest.raises(DefinitionError, match="Tool 'look': input must describe a JSON object"):
         Tool("look", description="d", input=model)
 

@@ -55,7 +55,7 @@ def system(text: str) -> Message:
         [user(), calls("a"), result("a"), calls("a"), result("a")],
     ],
 )
-def test_a_transcript_that_can_stand_is_read_as_it_is(messages: list[Message]) -> None:
+def test_a_transcript_that_can_stand_is_read_unchanged(messages: list[Message]) -> None:
     assert read_transcript(messages) == messages
 
 
@@ -246,7 +246,7 @@ def test_ordering_moves_results_only_within_their_turn(messages: list[Message]) 
 
 
 @given(_MESSAGES)
-def test_what_is_ordered_stays_as_it_is(messages: list[Message]) -> None:
+def test_what_is_ordered_stays_unchanged(messages: list[Message]) -> None:
     assert in_call_order(in_call_order(messages)) == in_call_order(messages)
 
 

@@ -56,7 +56,7 @@ async def test_an_agent_is_started_and_its_result_shown(temporal: Temporal) -> N
     assert shown.endswith("\ndone\n")
 
 
-async def test_a_run_that_does_not_complete_has_an_exit_code_of_its_own(temporal: Temporal) -> None:
+async def test_a_run_that_does_not_complete_has_its_own_exit_code(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[echo], loop=Loop(max_iterations=1))
     async with temporal.worker(agent, llm=asking(asks_for(call("echo", "c1", text="x")))):
         started = await data(temporal, "start", "clerk", "-m", "hello", "--task-queue", temporal.name)
@@ -393,7 +393,7 @@ async def test_a_run_is_told_something_with_an_image(temporal: Temporal, tmp_pat
     assert image.address == "data:image/png;base64,iVBORw=="
 
 
-async def test_a_paused_run_goes_on_with_another_model_or_gives_up(
+async def test_a_paused_run_continues_with_another_model_or_gives_up(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask_models_once(monkeypatch)
@@ -462,7 +462,7 @@ async def test_an_export_says_that_no_worker_is_there_and_waits_for_one(temporal
             await export.wait()
 
 
-async def test_a_run_is_carried_away_and_goes_on_elsewhere(temporal: Temporal, tmp_path: Path) -> None:
+async def test_a_run_is_carried_away_and_continues_elsewhere(temporal: Temporal, tmp_path: Path) -> None:
     agent, file = Agent("clerk", tools=[ask_user]), tmp_path / "run.json"
     async with temporal.worker(agent, llm=asking(ASKS)):
         run = await temporal.start(agent)

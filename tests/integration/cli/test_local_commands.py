@@ -112,7 +112,7 @@ async def test_a_line_that_is_typed_again_after_a_failure_is_said_once(app: str,
     assert len({message.message_id for message in kept}) == 2
 
 
-async def test_a_conversation_that_is_left_at_a_gate_goes_on_there(app: str) -> None:
+async def test_a_conversation_that_is_left_at_a_gate_continues_there(app: str) -> None:
     await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="charge\n")
     said = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="what?\ny\nhello\n")
     assert said.splitlines()[-3:] == ["<- charge: charged 5", "so: charged 5", "you said hello"]
@@ -186,7 +186,7 @@ async def test_a_store_or_session_that_is_not_there_is_an_error(tmp_path: Path) 
 @pytest.mark.parametrize(
     "words", [["nonsense"], ["show"], ["ls", "--limit", "0"], ["ls", "-o", "xml"], ["resolve", "r", "c"]]
 )
-async def test_wrong_usage_has_an_exit_code_of_its_own(words: list[str]) -> None:
+async def test_wrong_usage_has_its_own_exit_code(words: list[str]) -> None:
     assert "Usage: " in await refused(None, *words, code=2)
 
 

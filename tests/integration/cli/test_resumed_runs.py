@@ -86,7 +86,9 @@ async def test_all_runs_of_an_outage_are_resumed_at_once(temporal: Temporal, mon
         assert await done(temporal, *of(temporal), "--yes") == "No run is paused.\n"
 
 
-async def test_runs_that_went_on_meanwhile_are_no_failures(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runs_that_continued_in_the_meantime_are_not_failures(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask_models_once(monkeypatch)
     provider = Provider()
     agent = Agent("clerk")

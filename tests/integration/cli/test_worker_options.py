@@ -203,7 +203,7 @@ async def test_a_pinned_run_ends_on_the_version_that_it_began_on(temporal: Tempo
 
 
 @pytest.mark.slow
-async def test_a_run_that_upgrades_by_itself_ends_on_the_new_version(temporal: Temporal, tmp_path: Path) -> None:
+async def test_a_run_that_upgrades_on_its_own_ends_on_the_new_version(temporal: Temporal, tmp_path: Path) -> None:
     assert await _version_of_a_run_that_waits_through_a_deploy(temporal, tmp_path, "auto-upgrade") == "v2"
 
 

@@ -153,7 +153,7 @@ class AtOnce:
         return list(await asyncio.gather(*calls))
 
 
-async def test_calls_at_once_have_gates_of_their_own_also_if_an_effect_is_named_as_the_second_call_of_another(
+async def test_calls_at_once_have_their_own_gates_even_if_an_effect_is_named_as_the_second_call_of_another(
     temporal: Temporal,
 ) -> None:
     async with worker(temporal):

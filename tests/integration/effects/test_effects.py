@@ -271,7 +271,7 @@ async def test_a_set_that_is_declared_is_kept_as_a_set(store: SQLiteStore) -> No
     assert await tags("a") == await tags("a") == {"a", "b"}
 
 
-async def test_a_result_that_is_no_json_is_lost_and_said_so(store: SQLiteStore) -> None:
+async def test_a_result_that_is_not_json_is_lost_and_said_so(store: SQLiteStore) -> None:
     calls = []
 
     @effect(store, "odd", key=by_order)
@@ -330,7 +330,7 @@ async def test_all_that_look_a_lost_call_up_at_once_have_its_result(tmp_path: Pa
     assert await asyncio.gather(*(charge("a") for _ in range(20))) == [{"id": 7}] * 20
 
 
-async def test_a_lost_call_that_another_attempt_takes_over_meanwhile_is_not_run(tmp_path: Path) -> None:
+async def test_a_lost_call_that_another_attempt_takes_over_in_the_meantime_is_not_run(tmp_path: Path) -> None:
     store = await killed_in("charge", tmp_path)
     load_entries, taken = store.load_entries, []
 
@@ -450,7 +450,7 @@ async def test_other_stores_keep_the_promise_too(postgres_store: PostgresStore, 
         assert bank.charged == ["a"]
 
 
-async def test_a_forked_process_has_a_name_of_its_own(tmp_path: Path) -> None:
+async def test_a_forked_process_has_its_own_name(tmp_path: Path) -> None:
     code = f"""
 import asyncio, os
 from standfast import sqlite_store

@@ -93,7 +93,7 @@ async def told(run: Run) -> Any:
     return await asyncio.wait_for(run.result(), 20)
 
 
-async def test_what_cannot_be_read_in_the_place_of_an_effects_result_fails_the_call_in_words(
+async def test_what_cannot_be_read_instead_of_an_effects_result_fails_the_call_in_words(
     temporal: Temporal,
 ) -> None:
     shop = Shop(temporal)
@@ -111,7 +111,7 @@ async def test_what_cannot_be_read_in_the_place_of_an_effects_result_fails_the_c
     assert found["nothing"] == ["returned", None]
 
 
-async def test_what_cannot_be_read_in_the_place_of_a_record_of_a_decision_is_recorded_once_more(
+async def test_what_cannot_be_read_instead_of_a_record_of_a_decision_is_recorded_once_more(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop, held, usual, records = Shop(temporal), asyncio.Event(), type(temporal.store).record_decision, list[Any]()
@@ -163,7 +163,7 @@ async def test_what_cannot_be_read_in_the_failure_of_a_record_of_a_decision_fail
 
 
 @pytest.mark.parametrize("name", ["not JSON", "another shape"])
-async def test_what_cannot_be_read_in_the_place_of_the_decisions_before_a_reset_is_looked_up_again_after_a_resume(
+async def test_what_cannot_be_read_instead_of_the_decisions_before_a_reset_is_looked_up_again_after_a_resume(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     shop, held, usual, looks = Shop(temporal), asyncio.Event(), type(temporal.store).load_decisions, list[Any]()

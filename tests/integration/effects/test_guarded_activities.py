@@ -97,7 +97,7 @@ async def test_what_is_safe_to_retry_runs_again(shop: Shop) -> None:
 
 
 @pytest.mark.slow
-async def test_what_can_be_looked_up_is_one_charge_and_goes_on(shop: Shop) -> None:
+async def test_what_can_be_looked_up_is_one_charge_and_continues(shop: Shop) -> None:
     run = await shop.sell("verified", deaths=2)
     assert await run.result() == {"charged": 5}
     assert shop.charges == ["card 5"]

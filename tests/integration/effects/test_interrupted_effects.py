@@ -106,7 +106,7 @@ async def test_so_may_one_whose_claim_was_written_and_not_acknowledged(store: SQ
     assert await soon(charge("a")) == 5
 
 
-async def test_who_waits_for_another_attempt_can_be_cancelled(store: SQLiteStore) -> None:
+async def test_a_caller_that_waits_for_another_attempt_can_be_cancelled(store: SQLiteStore) -> None:
     goes_on, begun = asyncio.Event(), asyncio.Event()
 
     @effect(store, "charge", key=by_order)
@@ -290,7 +290,7 @@ async def test_a_plain_activity_that_is_cancelled_is_cancelled_and_has_an_unknow
         await asyncio.to_thread(book, "a")
 
 
-async def test_an_activity_counts_its_effects_however_many_others_there_are_meanwhile() -> None:
+async def test_an_activity_counts_its_effects_however_many_others_there_are_in_the_meantime() -> None:
     keys = ActivityKeys()
 
     def environment(number: int) -> ActivityEnvironment:

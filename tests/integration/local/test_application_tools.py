@@ -351,7 +351,7 @@ async def test_a_setting_that_makes_no_sense_is_named(
 # --- the sinks ---
 
 
-async def test_the_sinks_run_as_a_process_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_sinks_run_as_their_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with sinks_in_a_process(tmp_path / "sinks") as (settings, world):
         use(settings, monkeypatch)
         await called(post_message, **POST)
@@ -360,7 +360,9 @@ async def test_the_sinks_run_as_a_process_of_their_own(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("payload", [b"", b"text=Hello", b"[]", b'{"text": "Hello"}'])
-async def test_what_is_no_post_is_answered_as_slack_does_and_not_kept(world: Sinks, payload: bytes) -> None:
+async def test_a_request_that_is_not_a_post_is_answered_as_slack_does_and_not_kept(
+    world: Sinks, payload: bytes
+) -> None:
     async with httpx.AsyncClient() as client:
         answer = await client.post(world.webhook_url, content=payload)
     assert (answer.status_code, answer.text) == (400, "invalid_payload")

@@ -81,7 +81,7 @@ async def test_extra_keys_of_a_result_are_dropped() -> None:
     ("value", "content"),
     [("text", "text"), ("", ""), (None, "null"), (5, "5"), ([1], "[1]"), ({"a": 1}, '{"a":1}'), (b"x", '"x"')],
 )
-async def test_a_text_is_recorded_as_it_is_and_anything_else_as_json(value: Any, content: str) -> None:
+async def test_a_text_is_recorded_unchanged_and_anything_else_as_json(value: Any, content: str) -> None:
     @tool
     async def give() -> Any:
         return value
@@ -90,7 +90,7 @@ async def test_a_text_is_recorded_as_it_is_and_anything_else_as_json(value: Any,
 
 
 @pytest.mark.parametrize("value", [object, {"a": object}, {object}, b"\xff", {"a": "\ud800"}], ids=repr)
-async def test_a_result_that_is_no_json_is_an_error_that_says_it_ran(value: Any) -> None:
+async def test_a_result_that_is_not_json_is_an_error_that_says_it_ran(value: Any) -> None:
     @tool
     async def give() -> Any:
         return value
@@ -158,7 +158,7 @@ async def test_what_a_handler_raises_can_be_stored_whatever_it_says(store: SQLit
 
 
 @pytest.mark.parametrize("question", [None, 42])
-async def test_a_question_that_is_no_text_is_asked_as_text(question: Any) -> None:
+async def test_a_question_that_is_not_a_text_is_asked_as_text(question: Any) -> None:
     @tool
     async def work() -> None:
         raise InterruptError(question)

@@ -21,7 +21,7 @@ from standfast.testing import ScriptedModel
     ],
     ids=["nothing", "no messages", "only a system message", "empty dict", "empty checkpoint"],
 )
-async def test_nothing_to_go_on_from_is_refused_without_a_model_call(given: dict[str, Any]) -> None:
+async def test_nothing_to_continue_from_is_refused_without_a_model_call(given: dict[str, Any]) -> None:
     model = ScriptedModel([])
     with pytest.raises(InputError):
         await run(Agent("a"), llm=model, **given)
@@ -64,7 +64,7 @@ async def test_a_broken_transcript_is_refused_before_anything_happens(store: SQL
     assert (notebook.texts, model.calls, await store.load_session("s")) == ([], [], None)
 
 
-async def test_a_text_is_no_transcript() -> None:
+async def test_a_text_is_not_a_transcript() -> None:
     with pytest.raises(InputError):
         await run(Agent("a"), messages="hello", llm=ScriptedModel(["never"]))  # type: ignore[arg-type]
 

@@ -97,7 +97,7 @@ async def test_a_cancelled_safe_call_is_recorded_as_cancelled(store: SQLiteStore
     assert list(json.loads(result.content)) == ["error"]
 
 
-async def test_the_model_of_the_next_run_reads_what_became_of_every_call(store: SQLiteStore) -> None:
+async def test_the_model_of_the_next_run_reads_the_outcome_of_every_call(store: SQLiteStore) -> None:
     place = Place()
     agent = Agent("a", tools=[staying(place), counting([])])
     model = ScriptedModel([asks_for(call("note", "c1", text="x"), call("stay", "c2"), call("note", "c3", text="y"))])
@@ -194,7 +194,7 @@ async def test_a_second_cancel_does_not_undo_what_is_recorded(store: SQLiteStore
 # --- between parallel calls ---
 
 
-async def test_parallel_calls_are_recorded_each_by_what_became_of_it(store: SQLiteStore) -> None:
+async def test_parallel_calls_are_recorded_each_with_its_outcome(store: SQLiteStore) -> None:
     place, quick_done, both_started = Place(), asyncio.Event(), asyncio.Barrier(3)
     started: list[str] = []
 
@@ -243,7 +243,7 @@ async def test_a_cancelled_run_leaves_no_handler_running(store: SQLiteStore) -> 
 # --- what a cancel does not mean ---
 
 
-async def test_a_cancel_is_no_sign_of_being_stuck(store: SQLiteStore) -> None:
+async def test_a_cancel_is_not_a_sign_of_being_stuck(store: SQLiteStore) -> None:
     place = Place()
     agent = Agent("a", tools=[staying(place)], loop=Loop(stuck_threshold=1, on_stuck="escalate"))
     model = ScriptedModel([asks_for(call("stay", "c1"))])

@@ -61,7 +61,7 @@ async def test_a_transcript_that_ends_with_the_user_is_answered() -> None:
     assert (result.response, len(model.calls)) == ("hello", 1)
 
 
-async def test_a_message_goes_on_from_a_finished_transcript() -> None:
+async def test_a_message_continues_from_a_finished_transcript() -> None:
     model = ScriptedModel(["fine"])
     result = assert_complete(
         await run(Agent("a"), messages=[user("hi"), assistant("hello")], message="how are you?", llm=model)
@@ -69,7 +69,7 @@ async def test_a_message_goes_on_from_a_finished_transcript() -> None:
     assert [message.content for message in result.messages] == ["hi", "hello", "how are you?", "fine"]
 
 
-async def test_a_message_goes_on_from_a_checkpoint() -> None:
+async def test_a_message_continues_from_a_checkpoint() -> None:
     first = assert_complete(await run(Agent("a"), message="hi", llm=ScriptedModel(["hello"])))
     result = assert_complete(
         await run(Agent("a"), checkpoint=first.checkpoint, message="more", llm=ScriptedModel(["fine"]))
@@ -110,7 +110,7 @@ async def test_the_model_sees_the_results_in_call_order_whatever_was_given_first
     assert seen == ["c1", "c2", "c3"]
 
 
-async def test_a_turn_with_all_its_results_goes_on_with_the_model() -> None:
+async def test_a_turn_with_all_its_results_continues_with_the_model() -> None:
     notebook, model = Notebook(), ScriptedModel(["done"])
     pending = [user("go"), assistant("", note("1"), note("2")), noted("1"), noted("2")]
     await run(notebook.agent, messages=pending, llm=model)
@@ -130,7 +130,7 @@ async def test_a_pending_call_to_a_tool_that_is_gone_is_answered_with_not_found(
     assert json.loads(result.messages[2].content)["error"].startswith('Tool "gone" not found')
 
 
-async def test_a_pending_call_with_arguments_that_are_no_json_is_not_run() -> None:
+async def test_a_pending_call_with_arguments_that_are_not_json_is_not_run() -> None:
     notebook = Notebook()
     pending: list[Any] = [
         {"role": "user", "content": "go"},
@@ -274,7 +274,7 @@ async def test_a_transcript_is_cleaned_of_what_no_database_takes(store: SQLiteSt
     assert await store.load_messages("s") == list(result.messages)
 
 
-async def test_a_checkpoint_names_the_session_that_goes_on(store: SQLiteStore) -> None:
+async def test_a_checkpoint_names_the_session_that_continues(store: SQLiteStore) -> None:
     first = assert_complete(await run(Agent("a"), message="hi", store=store, llm=ScriptedModel(["ok"])))
     second = assert_complete(
         await run(Agent("a"), checkpoint=first.checkpoint, message="more", store=store, llm=ScriptedModel(["sure"]))
@@ -327,7 +327,7 @@ async def test_the_checkpoint_of_a_failed_later_run_does_not_answer_with_the_ear
     )
 
 
-async def test_a_stream_goes_on_from_messages_like_a_run() -> None:
+async def test_a_stream_continues_from_messages_like_a_run() -> None:
     notebook = Notebook()
     pending = [user("go"), assistant("", note("1"))]
     events = [event async for event in run_streaming(notebook.agent, messages=pending, llm=ScriptedModel(["done"]))]

@@ -235,7 +235,7 @@ async def test_who_was_removed_from_the_approvers_of_a_guardrail_does_not_decide
     assert ended.refused == ("gate c1: ada may no longer decide it; eve may",)
 
 
-async def test_those_of_a_guardrail_that_was_removed_meanwhile_still_decide(driver: Driver) -> None:
+async def test_those_of_a_guardrail_that_was_removed_in_the_meantime_still_decide(driver: Driver) -> None:
     ran: list[int] = []
     ended = await driver.run(spender(ran), pays(500), decisions=[says("approve")], deployed=spender(ran, []))
     assert (ended.status, ran) == ("complete", [500])
@@ -336,7 +336,7 @@ async def test_an_agent_that_is_called_is_asked_what_people_have_approved_with_a
     assert '"result":"Dear you"' in told.content
 
 
-async def test_the_model_reads_of_an_edit_also_if_the_agent_that_it_called_fails(driver: Driver) -> None:
+async def test_the_model_reads_of_an_edit_even_if_the_agent_that_it_called_fails(driver: Driver) -> None:
     boss, writer, models = stopped_agent([])
     stuck = replace_model(models, "writer", ScriptedModel([asks_for(call("nothing", "n1"))] * 3))
     decisions = [says("approve", gate="w1", edit={"message": EDITED})]

@@ -128,7 +128,7 @@ async def test_an_answer_that_trips_a_guardrail_is_stored_nowhere(driver: Driver
     assert "hunter2" not in repr(model.calls[1].messages)
 
 
-async def test_a_call_that_trips_a_guardrail_is_refused_and_the_run_goes_on(driver: Driver) -> None:
+async def test_a_call_that_trips_a_guardrail_is_refused_and_the_run_continues(driver: Driver) -> None:
     ran: list[int] = []
     calls = asks_for(call("pay", "c1", amount=500), call("pay", "c2", amount=5), call("pay", "c3", amount="no"))
     ended = await driver.run(spender(ran), ScriptedModel([calls, "done"]))
@@ -188,7 +188,7 @@ async def test_a_guardrail_that_raises_ends_a_run_in_process_and_lets_one_on_tem
             assert (await result(handle))["status"] == "complete"
 
 
-async def test_what_is_no_verdict_is_an_error_and_lets_nothing_pass() -> None:
+async def test_a_value_that_is_not_a_verdict_is_an_error_and_lets_nothing_pass() -> None:
     agent = Agent("guarded", input_guardrails=[lambda ctx, said: False])
     model = ScriptedModel([])
     with pytest.raises(StandfastError, match="returned False: return None to let it pass, or Tripped"):

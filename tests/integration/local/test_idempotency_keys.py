@@ -60,7 +60,7 @@ async def test_no_two_calls_of_a_session_have_the_same_idempotency_key(store: SQ
     assert len(keys) == len(set(keys)) == 8
 
 
-async def test_a_session_made_anew_under_an_old_id_has_new_idempotency_keys(store: SQLiteStore) -> None:
+async def test_a_session_made_again_under_an_old_id_has_new_idempotency_keys(store: SQLiteStore) -> None:
     keys: list[str] = []
     agent = Agent("poster", tools=[keyed(keys)])
     for _ in range(2):

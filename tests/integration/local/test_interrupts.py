@@ -80,7 +80,7 @@ async def test_a_checkpoint_may_be_given_as_itself_a_dict_or_text(
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", 5, {"messages": [{"role": "wizard"}]}, {"iterations": "x"}], ids=str)
-async def test_what_is_no_checkpoint_is_refused(broken: Any) -> None:
+async def test_a_value_that_is_not_a_checkpoint_is_refused(broken: Any) -> None:
     with pytest.raises(InputError):
         await resume(agent, broken, "x", llm=ScriptedModel([]))
 
@@ -127,7 +127,7 @@ async def test_a_checkpoint_whose_pending_call_has_a_result_is_refused() -> None
 # --- answering ---
 
 
-async def test_usage_and_iterations_go_on_from_the_checkpoint(where: Callable[[], dict[str, Any]]) -> None:
+async def test_usage_and_iterations_continue_from_the_checkpoint(where: Callable[[], dict[str, Any]]) -> None:
     first = ScriptedModel([asks_for(call("ask", "a1", question="One?"), tokens=10, output_tokens=1)])
     asked = await interrupted(llm=first, **where())
     second = ScriptedModel([asks_for(call("ask", "a2", question="Two?"), tokens=100, output_tokens=1)])

@@ -207,7 +207,7 @@ async def test_a_handler_may_catch_the_failure_of_a_child() -> None:
     assert results(result)[0].content == "without the child: Agent 'child' ended with error: no quota"
 
 
-async def test_an_agent_cannot_be_invoked_with_what_is_no_message() -> None:
+async def test_an_agent_cannot_be_invoked_with_what_is_not_a_message() -> None:
     child = Agent("child")
 
     @tool

@@ -17,7 +17,7 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_who_dies_at_a_decision_in_advance_finds_it_again(tmp_path: Path, when: str) -> None:
+async def test_a_process_that_dies_at_a_decision_in_advance_finds_it_again(tmp_path: Path, when: str) -> None:
     paid, agent = payer()
     record, died = Kept.record, []
 
@@ -46,7 +46,9 @@ async def test_who_dies_at_a_decision_in_advance_finds_it_again(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_who_dies_while_one_is_given_gives_it_with_the_decision_or_not_at_all(tmp_path: Path, when: str) -> None:
+async def test_a_process_that_dies_while_one_is_given_gives_it_with_the_decision_or_not_at_all(
+    tmp_path: Path, when: str
+) -> None:
     paid, agent = payer()
     async with sqlite_store(tmp_path / "a.db") as store:
         given: Any = {"session_id": "s", "store": store, "llm": pays(x(), x())}

@@ -51,7 +51,7 @@ async def test_a_call_that_an_earlier_run_has_left_does_not_run_for_whom_a_later
     assert [one.content for one in tool_results(ended.messages)] == ["ann", "ann", "bob"]
 
 
-async def test_a_session_goes_on_without_calls_whose_context_cannot_be_served_any_more(driver: Driver) -> None:
+async def test_a_session_continues_without_calls_whose_context_cannot_be_served_any_more(driver: Driver) -> None:
     ran: list[str] = []
     closed: list[str] = []
 

@@ -178,7 +178,7 @@ async def test_arguments_that_json_writes_differently_are_stored_as_they_are_run
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf")])
-async def test_a_cost_that_is_no_number_is_stored_as_none(store: SQLiteStore, cost: float) -> None:
+async def test_a_cost_that_is_not_a_number_is_stored_as_none(store: SQLiteStore, cost: float) -> None:
     await carried_through(store, {"text": "x", "tool_calls": [{"id": "c1", "name": "nope"}], "cost": cost})
     assert [message.cost for message in await store.load_messages("s")] == [None] * 4
 

@@ -87,7 +87,7 @@ def test_a_program_that_was_killed_and_is_started_again_charges_once(tmp_path: P
 
 
 @pytest.mark.parametrize("write", [1, 2, 3])
-async def test_a_run_that_dies_at_a_write_goes_on_with_its_message(store: SQLiteStore, write: int) -> None:
+async def test_a_run_that_dies_at_a_write_continues_with_its_message(store: SQLiteStore, write: int) -> None:
     effects: list[str] = []
     agent = Agent("poster", tools=[poster(effects)])
     await crash_on_write(store, agent, [calls("c1"), "done"], write, message_id="m1")
@@ -376,7 +376,7 @@ async def test_a_message_whose_run_ended_at_a_limit_returns_that_ending_and_runs
     assert len(model.calls) == 3
 
 
-async def test_a_run_that_was_cut_off_after_its_ending_goes_on_without_its_message(driver: Driver) -> None:
+async def test_a_run_that_was_cut_off_after_its_ending_continues_without_its_message(driver: Driver) -> None:
     agent = Agent("poster", tools=[poster([])], loop=Loop(max_iterations=1))
     model = ScriptedModel([calls("c1"), "done"])
     assert (await driver.run(agent, model, message_id="m1")).status == "max-iterations"

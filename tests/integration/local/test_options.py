@@ -20,6 +20,6 @@ async def test_a_misspelt_option_is_refused_with_the_right_one(given: str, meant
         await run(Agent("a"), **options)
 
 
-async def test_what_is_no_store_is_refused_with_what_to_pass() -> None:
+async def test_a_value_that_is_not_a_store_is_refused_with_what_to_pass() -> None:
     with pytest.raises(InputError, match="store must be a store"):
         await run(Agent("a"), message="go", llm=ScriptedModel([]), store="standfast.db")  # type: ignore[arg-type]

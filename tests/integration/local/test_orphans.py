@@ -118,7 +118,7 @@ async def test_orphans_are_answered_without_asking_the_model_when_the_model_fail
     assert shape(await store.load_messages("s")) == ["user hi", "calls c1", "result c1", "user more", "assistant done"]
 
 
-async def test_a_call_left_unanswered_before_a_later_message_never_reaches_the_model_as_it_is(
+async def test_a_call_left_unanswered_before_a_later_message_never_reaches_the_model_unchanged(
     store: SQLiteStore,
 ) -> None:
     await seed(store, [USER, asks("c1"), Message(role="user", content="and now?")])

@@ -185,7 +185,7 @@ async def test_a_validator_that_raises_ends_a_run_in_process_and_lets_one_on_tem
 
 
 @pytest.mark.parametrize("verdict", [False, "", 3, Order(article="chair")], ids=["False", "no reason", "3", "output"])
-async def test_what_is_no_verdict_of_a_validator_is_an_error(verdict: object) -> None:
+async def test_a_value_that_is_not_a_verdict_of_a_validator_is_an_error(verdict: object) -> None:
     agent = Agent("poet", output_validators=[lambda ctx, text: verdict])
     with pytest.raises(StandfastError, match="return None to take the output, or the reason as text"):
         await run(agent, message="hi", llm=ScriptedModel(["Roses"]))

@@ -99,7 +99,7 @@ async def test_a_store_that_fails_after_a_payment_does_not_hide_it(
     assert results(raised.value) == ["paid 5"]
 
 
-async def test_who_listens_to_a_run_catches_what_ran_as_well() -> None:
+async def test_a_person_who_listens_to_a_run_catches_what_ran_as_well() -> None:
     clerk = Agent("clerk", tools=[pay, give_up], on_terminal_tool_error="fail")
     turns = ScriptedModel([PAYS, {"tool_calls": [{"name": "give_up", "arguments": {}}]}])
 
@@ -165,7 +165,7 @@ async def test_an_exception_of_a_pipeline_has_what_it_was_given_and_had_no_use_f
     assert list(raised.value.step_results) == ["first", "second"]  # type: ignore[attr-defined]
 
 
-async def test_a_pipeline_whose_key_was_made_up_goes_on_by_the_key_in_its_exception(tmp_path: Path) -> None:
+async def test_a_pipeline_whose_key_was_made_up_continues_by_the_key_in_its_exception(tmp_path: Path) -> None:
     store = sqlite_store(tmp_path / "a.db")
     with pytest.raises(KeyError) as raised:
         await run_pipeline(paying_twice(), store=store)

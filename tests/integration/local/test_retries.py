@@ -113,7 +113,7 @@ async def test_a_handler_that_changes_its_arguments_gets_the_same_ones_again() -
     assert requested[0].arguments == {"order": {"lines": [1, 2]}}
 
 
-async def test_a_retry_after_that_is_no_number_does_not_end_the_run() -> None:
+async def test_a_retry_after_that_is_not_a_number_does_not_end_the_run() -> None:
     seen: list[int] = []
     work = flaky(1, lambda: RetryableError("busy", retry_after="0.001"), seen, safe_to_retry=True, retry=SOON)  # type: ignore[arg-type]
     result = await ask(Agent("a", tools=[work]), call("work", "c1"))

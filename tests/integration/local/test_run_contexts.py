@@ -90,7 +90,7 @@ async def test_tools_hooks_and_instructions_have_what_is_made_of_the_context(dri
     assert model.calls[0].messages[0].content == "You serve in Bakery."
 
 
-async def test_a_session_goes_on_with_the_context_that_it_has_until_another_is_given(driver: Driver) -> None:
+async def test_a_session_continues_with_the_context_that_it_has_until_another_is_given(driver: Driver) -> None:
     model = ScriptedModel([LOOKS, "done"] * 3)
     await driver.run(clerk([]), model, context=Shop(shop="Bakery"))
     await driver.run(clerk([]), model)
@@ -168,7 +168,7 @@ async def test_a_factory_needs_no_context_and_may_be_plain_or_async(driver: Driv
         assert [said.content for said in tool_results(ended.messages)] == ["ada's"]
 
 
-async def test_an_agent_that_a_tool_invokes_has_a_context_of_its_own(driver: Driver) -> None:
+async def test_an_agent_that_a_tool_invokes_has_its_own_context(driver: Driver) -> None:
     helper = clerk([])
 
     @tool
@@ -187,7 +187,7 @@ async def test_an_agent_that_a_tool_invokes_has_a_context_of_its_own(driver: Dri
     assert said.content.startswith("done; Agent 'clerk': needs a context (context=…): shop: Field required")
 
 
-def test_an_agent_that_needs_a_context_is_not_a_tool_by_itself() -> None:
+def test_an_agent_that_needs_a_context_is_not_a_tool_on_its_own() -> None:
     with pytest.raises(DefinitionError, match=r"agent 'clerk' needs a context, which a model does not give"):
         Agent("boss", tools=[clerk([])])
     Agent("boss", tools=[Agent("helper", context=dict[str, int])])
@@ -265,7 +265,7 @@ async def test_a_call_for_which_nothing_could_be_made_has_not_run_and_says_so(te
 
 
 @pytest.mark.parametrize("safe", [True, False])
-async def test_a_call_whose_dependencies_could_not_be_closed_is_no_success(temporal: Temporal, safe: bool) -> None:
+async def test_a_call_whose_dependencies_could_not_be_closed_is_not_a_success(temporal: Temporal, safe: bool) -> None:
     ran: list[str] = []
 
     @asynccontextmanager

@@ -40,7 +40,7 @@ async def at_gate(handle: Run, gate: str) -> None:
     await until(is_open)
 
 
-async def test_who_spoke_to_a_run_does_not_approve_what_it_asks_for(temporal: Temporal) -> None:
+async def test_a_person_who_spoke_to_a_run_does_not_approve_what_it_asks_for(temporal: Temporal) -> None:
     posted, post = world(OTHERS)
     agent = Agent("a", tools=[ask, post])
     script = [asks_for(call("ask", "q1", question="ok?")), asks_for(call("post", "c1", text="hi")), "done"]
@@ -60,7 +60,7 @@ async def test_who_spoke_to_a_run_does_not_approve_what_it_asks_for(temporal: Te
     assert posted == ["hi"]
 
 
-async def test_who_spoke_in_an_earlier_run_of_the_session_does_not_approve(store: SQLiteStore) -> None:
+async def test_a_person_who_spoke_in_an_earlier_run_of_the_session_does_not_approve(store: SQLiteStore) -> None:
     posted, post = world(OTHERS)
     agent, given = Agent("a", tools=[post]), {"store": store, "session_id": "s"}
     await run(agent, message="post it later", llm=ScriptedModel(["yes"]), user_id="ada", **given)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ async def test_who_spoke_in_an_earlier_run_of_the_session_does_not_approve(store
     assert posted == ["hi"]
 
 
-async def test_who_spoke_before_a_checkpoint_was_made_does_not_approve() -> None:
+async def test_a_person_who_spoke_before_a_checkpoint_was_made_does_not_approve() -> None:
     posted, post = world(OTHERS)
     agent = Agent("a", tools=[post])
     waiting = await waits(agent, posts("hi"), user_id="ada")
@@ -86,7 +86,7 @@ async def test_who_spoke_before_a_checkpoint_was_made_does_not_approve() -> None
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("then", ["temporal", "process"])
-async def test_who_spoke_to_a_run_that_did_not_hear_it_does_not_approve_what_the_next_asks_for(
+async def test_a_person_who_spoke_to_a_run_that_did_not_hear_it_does_not_approve_what_the_next_asks_for(
     temporal: Temporal, then: str
 ) -> None:
     posted, post = world(OTHERS)
@@ -123,7 +123,7 @@ async def test_who_spoke_to_a_run_that_did_not_hear_it_does_not_approve_what_the
     assert posted == ["hi"]
 
 
-async def test_who_edits_a_call_does_not_approve_the_edit(driver: Driver) -> None:
+async def test_a_person_who_edits_a_call_does_not_approve_the_edit(driver: Driver) -> None:
     posted, post = world(OTHERS)
     edit = {"text": "ho"}
     decisions = [approve(by="ada", edit=edit), approve(by="ADA", edit=edit), approve(by="bob")]
@@ -132,7 +132,7 @@ async def test_who_edits_a_call_does_not_approve_the_edit(driver: Driver) -> Non
     assert ended.refused == ("gate c1: ADA has edited it, and cannot approve it: another person must",)
 
 
-async def test_who_has_edited_a_call_does_not_approve_the_next(temporal: Temporal) -> None:
+async def test_a_person_who_has_edited_a_call_does_not_approve_the_next(temporal: Temporal) -> None:
     posted, post = world(lambda call: OTHERS if call.arguments["text"] == "two" else Approval())
     agent = Agent("a", tools=[post])
     script = [asks_for(call("post", "c1", text="one")), asks_for(call("post", "c2", text="two")), "done"]
@@ -150,7 +150,7 @@ async def test_who_has_edited_a_call_does_not_approve_the_next(temporal: Tempora
 
 
 @pytest.mark.parametrize("what", ["an agent", "a pipeline"])
-async def test_who_starts_a_run_at_the_terminal_does_not_approve_what_it_asks_for(
+async def test_a_person_who_starts_a_run_at_the_terminal_does_not_approve_what_it_asks_for(
     temporal: Temporal, what: str
 ) -> None:
     posted, post = world(OTHERS)
@@ -215,7 +215,7 @@ async def test_an_escalation_that_says_otherwise_has_its_way(driver: Driver) -> 
     assert (ended.status, posted) == ("complete", ["hi"])
 
 
-async def test_who_asked_may_still_reject(driver: Driver) -> None:
+async def test_a_person_who_asked_may_still_reject(driver: Driver) -> None:
     posted, post = world(OTHERS)
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=[reject(by="ada")], user_id="ada")
     assert (ended.status, posted) == ("complete", [])
@@ -233,7 +233,7 @@ async def test_a_name_that_nobody_sees_is_none() -> None:
     assert assert_complete(ended).status == "complete"
 
 
-async def test_whoever_spoke_to_a_run_in_process_does_not_approve_what_it_asks_for() -> None:
+async def test_a_person_who_spoke_to_a_run_in_process_does_not_approve_what_it_asks_for() -> None:
     posted, post = world(OTHERS)
     agent = Agent("a", tools=[ask, post])
     asks, posts_it = asks_for(call("ask", "q1", question="ok?")), asks_for(call("post", "c1", text="hi"))
@@ -250,7 +250,7 @@ async def test_whoever_spoke_to_a_run_in_process_does_not_approve_what_it_asks_f
     assert posted == ["hi"]
 
 
-async def test_who_has_edited_a_call_in_process_does_not_approve_the_next(
+async def test_a_person_who_has_edited_a_call_in_process_does_not_approve_the_next(
     where: Callable[[], dict[str, Any]],
 ) -> None:
     posted, post = world(lambda call: OTHERS if call.arguments["text"] == "two" else Approval())

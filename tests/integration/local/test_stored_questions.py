@@ -110,7 +110,7 @@ async def test_a_call_beside_a_question_is_not_run_again_by_the_answer(store: SQ
     assert (effects, kind_of(await store.load_messages("s"), "c2")) == (["c2"], None)
 
 
-async def test_a_checkpoint_goes_on_in_another_store_under_its_session_id(store: SQLiteStore, tmp_path: Path) -> None:
+async def test_a_checkpoint_continues_in_another_store_under_its_session_id(store: SQLiteStore, tmp_path: Path) -> None:
     agent = Agent("poster", tools=[asking()])
     waiting = await run(agent, message="hi", llm=ScriptedModel([calls("c1", tool="ask")]), store=store, session_id="s")
     assert is_interrupted(waiting)

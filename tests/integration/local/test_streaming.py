@@ -114,7 +114,7 @@ async def test_every_message_is_added_once_at_its_index(store: SQLiteStore) -> N
     assert tuple(event.message for event in added) == final(events).messages
 
 
-async def test_indexes_go_on_where_the_session_ended(store: SQLiteStore) -> None:
+async def test_indexes_continue_where_the_session_ended(store: SQLiteStore) -> None:
     await run(agent, message="one", store=store, session_id="s", llm=ScriptedModel(["ok"]))
     events = await events_of(llm=ScriptedModel(["ok"]), store=store, session_id="s")
     assert [event.index for event in events if isinstance(event, MessageAdded)] == [2, 3]
@@ -170,7 +170,7 @@ async def test_the_default_interval_is_five() -> None:
     assert [checkpoint.iterations for checkpoint in checkpoints(events)] == [5]
 
 
-async def test_a_run_goes_on_from_a_checkpoint_of_a_stream() -> None:
+async def test_a_run_continues_from_a_checkpoint_of_a_stream() -> None:
     by = Agent("a", tools=[echo], loop=Loop(checkpoint_interval=1))
     events = await events_of(by, llm=ScriptedModel([asks_for(call("echo", "c1", text="x")), "Done"]))
     (checkpoint,) = checkpoints(events)

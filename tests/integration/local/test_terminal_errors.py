@@ -73,7 +73,7 @@ async def test_fail_starts_no_parallel_call_that_waits_for_a_slot() -> None:
     assert ran == ["good", "bad"]
 
 
-async def test_a_session_that_failed_for_good_can_go_on(store: SQLiteStore) -> None:
+async def test_a_session_that_failed_for_good_can_continue(store: SQLiteStore) -> None:
     agent = Agent("a", tools=[charge], on_terminal_tool_error="fail")
     with pytest.raises(TerminalError):
         await run(agent, message="go", session_id="s", store=store, llm=ScriptedModel([asks_for(call("charge", "c1"))]))

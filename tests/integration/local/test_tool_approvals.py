@@ -108,7 +108,7 @@ async def test_each_of_many_gates_and_questions_of_a_turn_is_asked_once(driver: 
     assert of_posts[1:3] == [rejected, rejected]
 
 
-async def test_whoever_decides_on_a_call_that_has_run_already_is_told_so(driver: Driver) -> None:
+async def test_a_person_who_decides_on_a_call_that_has_run_already_is_told_so(driver: Driver) -> None:
     posted, post = world(Approval())
     script = [asks_for(call("post", "c1", text="one")), asks_for(call("post", "c2", text="two")), "done"]
     late = [
@@ -209,7 +209,7 @@ async def test_a_quorum_needs_several_people(driver: Driver) -> None:
     assert (await driver.run(agent, posts("hi"), decisions=decisions[:1], session="half")).status == "waiting"
 
 
-async def test_who_asked_for_it_cannot_approve_it(driver: Driver) -> None:
+async def test_a_person_who_asked_for_it_cannot_approve_it(driver: Driver) -> None:
     posted, post = world(Approval(exclude_requester=True))
     decisions = [approve(by="ada"), approve(by="bob")]
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions, user_id="ada")
@@ -224,7 +224,7 @@ async def test_a_decision_on_something_else_than_is_shown_does_not_count(driver:
     assert posted == ["hi"]
 
 
-async def test_a_rejection_is_something_to_go_on_with(driver: Driver) -> None:
+async def test_a_rejection_is_something_to_continue_with(driver: Driver) -> None:
     """Else an agent whose proposals are rejected three times would count as stuck."""
     _, post = world(Approval())
     model = ScriptedModel([*(asks_for(call("post", f"c{n}", text="hi")) for n in range(4)), "done"])
@@ -293,7 +293,7 @@ async def test_all_of_a_quorum_approve_the_edit_that_they_see(driver: Driver) ->
     assert "ada changed" in tool_results(ended.messages)[0].content
 
 
-async def test_who_approves_what_was_edited_meanwhile_is_told_the_edit(driver: Driver) -> None:
+async def test_a_person_who_approves_what_was_edited_in_the_meantime_is_told_the_edit(driver: Driver) -> None:
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     decisions = [approve(by="ada", edit={"text": "ho"}), approve(by="bob", digest="0" * 32), approve(by="bob")]
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)

@@ -27,7 +27,7 @@ from standfast.testing import ScriptedModel
 # --- between processes ---
 
 
-async def test_a_checkpoint_is_enough_to_go_on(where: Callable[[], dict[str, Any]]) -> None:
+async def test_a_checkpoint_is_enough_to_continue(where: Callable[[], dict[str, Any]]) -> None:
     posted, post = world(Approval())
     agent = Agent("a", tools=[post])
     waiting = await waits(agent, posts("hi"), **where())

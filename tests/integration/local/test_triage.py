@@ -76,7 +76,7 @@ async def test_a_duplicate_points_to_its_original_and_wakes_nobody(world: Sinks,
         ('{"error": "nobody may be asked, however high it is"}', "unclear", 0),
     ],
 )
-async def test_what_the_rules_cannot_tell_waits_for_the_team_and_goes_on_in_another_process(
+async def test_what_the_rules_cannot_tell_waits_for_the_team_and_continues_in_another_process(
     world: Sinks, tmp_path: Path, answer: str, severity: str, mails: int
 ) -> None:
     async with sqlite_store(tmp_path / "runs.db") as store:
@@ -162,7 +162,7 @@ async def test_the_scripted_model_answers_by_the_transcript_alone(world: Sinks, 
             assert made == ([move] if isinstance(move, tuple) else [])
 
 
-async def test_an_issue_named_later_is_triaged_by_itself(world: Sinks, store: SQLiteStore) -> None:
+async def test_an_issue_named_later_is_triaged_on_its_own(world: Sinks, store: SQLiteStore) -> None:
     for issue_id in (DUPLICATE, SPAM):
         await run(triage, message=issue_id, session_id="s", store=store, llm=ScriptedTriage())
     assert [post["text"].split()[0] for post in world.posts()] == [DUPLICATE, SPAM]

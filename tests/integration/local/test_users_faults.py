@@ -79,7 +79,7 @@ async def test_an_adapter_that_breaks_off_is_a_model_that_cannot_be_called(drive
 
 
 @pytest.mark.parametrize("action", ["retry", "abort"])
-async def test_a_guardrail_that_raises_is_no_reason_to_call_another_model(temporal: Temporal, action: str) -> None:
+async def test_a_guardrail_that_raises_is_not_a_reason_to_call_another_model(temporal: Temporal, action: str) -> None:
     mended: list[bool] = []
 
     def fragile(ctx: AgentContext, said: Message) -> None:

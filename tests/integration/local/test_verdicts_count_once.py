@@ -73,7 +73,7 @@ async def test_a_failed_payment_is_asked_about_again_before_it_is_tried_again(tm
     assert len({row.digest for row in rows}) == 3  # each was on a separate gate
 
 
-async def test_who_looked_before_the_failure_has_not_approved_what_is_asked_after_it(tmp_path: Path) -> None:
+async def test_a_person_who_looked_before_the_failure_has_not_approved_what_is_asked_after_it(tmp_path: Path) -> None:
     bank, store = Bank(fails=1), sqlite_store(tmp_path / "a.db")
     flow = bank.pipeline()
     await go(flow, store)

@@ -53,7 +53,7 @@ async def test_llm_may_be_a_function_from_the_agents_model_to_an_adapter() -> No
 
 
 @pytest.mark.parametrize("answer", [None, 5, "text", [], {"answer": "x"}, {"text": 5}, {"tool_calls": 5}])
-async def test_an_answer_that_is_no_llm_response_ends_the_run_with_error(answer: Any) -> None:
+async def test_an_answer_that_is_not_an_llm_response_ends_the_run_with_error(answer: Any) -> None:
     class Broken:
         async def chat(self, messages: Any, tools: Any, **settings: Any) -> Any:
             return answer
@@ -64,7 +64,7 @@ async def test_an_answer_that_is_no_llm_response_ends_the_run_with_error(answer:
 
 
 @pytest.mark.parametrize("tokens", ["many", -1, 1.5, 10**400], ids=["text", "negative", "part", "endless"])
-async def test_usage_that_is_no_usage_is_taken_for_none(store: SQLiteStore, tokens: Any) -> None:
+async def test_invalid_usage_counts_as_none(store: SQLiteStore, tokens: Any) -> None:
     answer = {"text": "ok", "usage": {"input_tokens": tokens}}
     agent = Agent("a", loop=Loop(token_budget=1_000))
     result = assert_complete(await run(agent, message="go", store=store, session_id="s", llm=ScriptedModel([answer])))
@@ -128,6 +128,6 @@ async def test_a_provider_that_is_unknown_is_named_as_that() -> None:
 
 
 @pytest.mark.parametrize("llm", [*NO_ADAPTERS.values()], ids=NO_ADAPTERS)
-async def test_what_is_no_adapter_is_refused_with_what_to_pass(llm: Any) -> None:
+async def test_a_value_that_is_not_an_adapter_is_refused_with_what_to_pass(llm: Any) -> None:
     with pytest.raises(InputError, match="llm must be"):
         await run(Agent("a"), message="go", llm=llm)

@@ -83,7 +83,7 @@ async def test_an_answer_that_breaks_off_anywhere_may_be_asked_for_again(
     assert raised.value.transient
 
 
-async def test_a_page_of_html_is_no_stream(provider: str) -> None:
+async def test_a_page_of_html_is_not_a_stream(provider: str) -> None:
     async def serve(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 15\r\n\r\n<html>Soon</htm")
         await writer.drain()

@@ -151,7 +151,7 @@ async def test_a_paused_answer_is_continued_and_is_one(driver: Driver) -> None:
     ],
     ids=["refused by its provider", "cut", "runs with the next request"],
 )
-async def test_what_came_of_a_hosted_call_is_said(blocks: Sequence[dict[str, Any]], stop: str, call: Any) -> None:
+async def test_the_outcome_of_a_hosted_call_is_said(blocks: Sequence[dict[str, Any]], stop: str, call: Any) -> None:
     async with ModelServer(streamed(*blocks, stop=stop)) as server:
         answer = await claude(server, price=PRICE).chat(HI, [], hosted_tools=(hosted("web_search"),))
     assert answer.hosted == (HostedCall(name="web_search", input='{"query": "weather Oslo"}', **call),)

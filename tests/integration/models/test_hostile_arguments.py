@@ -90,7 +90,7 @@ async def test_an_edit_that_is_never_done_with_reading_is_refused_in_words(
 
 @pytest.mark.parametrize("options", [{}, {"approval": Approval()}], ids=["a call", "a gate"])
 @pytest.mark.parametrize("driver_name", ["in process", "on Temporal"])
-async def test_another_run_goes_on_while_arguments_are_read(
+async def test_another_run_continues_while_arguments_are_read(
     temporal: Temporal, driver_name: str, endless: Endless, options: dict[str, Any]
 ) -> None:
     @tool

@@ -82,7 +82,7 @@ async def test_of_a_result_that_is_never_done_with_writing_the_model_reads_that_
 
 
 @pytest.mark.parametrize("driver_name", ["in process", "on Temporal"])
-async def test_another_run_goes_on_while_a_result_is_written(
+async def test_another_run_continues_while_a_result_is_written(
     temporal: Temporal, driver_name: str, endless: Endless
 ) -> None:
     @tool

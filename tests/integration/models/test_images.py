@@ -63,12 +63,12 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "says"), WRONG, ids=[text[:30] for _, text in WRONG])
-def test_what_is_no_image_is_refused(wrong: Any, says: str) -> None:
+def test_a_value_that_is_not_an_image_is_refused(wrong: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         read_images(wrong, 1_048_576)
 
 
-async def test_a_run_refuses_what_is_no_image(driver: Driver) -> None:
+async def test_a_run_refuses_what_is_not_an_image(driver: Driver) -> None:
     with pytest.raises(InputError, match=r"images\[0\] is not an image"):
         await driver.run(Agent("a"), ScriptedModel([]), images=[{"address": "cat.png"}])
 

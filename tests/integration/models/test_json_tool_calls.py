@@ -155,7 +155,7 @@ async def test_of_a_call_cut_off_nothing_is_run(content: str) -> None:
 
 
 @pytest.mark.parametrize("content", ["Hello!", "", "[1]", '{"other": 1}', '{"tool": 5}', '{"answer": 5}', "\ud800"])
-async def test_an_answer_in_another_form_is_left_as_it_is(content: str) -> None:
+async def test_an_answer_in_another_form_is_left_unchanged(content: str) -> None:
     async with ModelServer(Reply(json.dumps({"choices": [{"message": {"content": content}}]}).encode())) as server:
         assert await model_at(server).chat(HI, [ECHO]) == LLMResponse(text=content)
 

@@ -36,7 +36,7 @@ for line in sys.stdin:
 """
 
 
-async def test_a_server_that_was_started_anew_is_connected_to_anew(driver: Driver) -> None:
+async def test_a_server_that_was_started_again_is_connected_to_again(driver: Driver) -> None:
     """It did not take the call, so that one with effects is made, too: once."""
     async with GatewayedServer() as server, mcp_tools(server.url, only=["post", "read"]) as tools:
         for name in ("post", "read"):

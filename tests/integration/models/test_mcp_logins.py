@@ -62,7 +62,7 @@ def asks() -> ScriptedModel:
 
 
 @pytest.mark.slow(but=1)
-async def test_each_user_is_served_with_a_token_of_their_own(driver: Driver, server: ServerProcess) -> None:
+async def test_each_user_is_served_with_their_own_token(driver: Driver, server: ServerProcess) -> None:
     store = driver.temporal.store
     known = {user: await logged_in(server, store, user) for user in (None, "ada", "bob")}
     assert len(set(known.values())) == 3

@@ -126,7 +126,7 @@ async def test_an_answer_counts_for_the_same_arguments_alone(driver: Driver, ask
     assert asked_effects.read_text() == "pay 5 True\n"
 
 
-async def test_a_model_cannot_answer_in_the_place_of_people(driver: Driver, asking: str) -> None:
+async def test_a_model_cannot_answer_instead_of_people(driver: Driver, asking: str) -> None:
     agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
     calls = [call("ask_person", "c1", question="0123456789ab"), call("ask_person", "c2", question="x/../y")]
     ended = await driver.run(agent, ScriptedModel([asks_for(*calls), "done"]))
@@ -135,7 +135,7 @@ async def test_a_model_cannot_answer_in_the_place_of_people(driver: Driver, aski
 
 
 @pytest.mark.slow(but=1)
-async def test_a_tool_of_that_name_does_not_answer_in_the_place_of_people(
+async def test_a_tool_of_that_name_does_not_answer_instead_of_people(
     driver: Driver, asking: str, asked_effects: Path
 ) -> None:
     @tool
@@ -168,7 +168,7 @@ async def test_a_server_asks_nobody_unless_it_may(driver: Driver, asking: str) -
 
 
 @pytest.mark.slow(but=1)
-async def test_an_agent_answers_in_the_place_of_a_model_and_its_usage_counts(driver: Driver, asking: str) -> None:
+async def test_an_agent_answers_instead_of_a_model_and_its_usage_counts(driver: Driver, asking: str) -> None:
     thinker = Agent("thinker", model="thinker", instructions="Be short.")
     agent = Agent("a", tools=[mcp_server(asking, sampling=thinker)])
     used = {"input_tokens": 100, "output_tokens": 10}

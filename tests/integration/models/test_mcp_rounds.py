@@ -28,7 +28,7 @@ def by_stdio(effects: Path) -> StdioServerParameters:
     return StdioServerParameters(command=sys.executable, args=[str(ASKING), str(effects)])
 
 
-async def test_a_call_goes_on_where_its_server_has_asked_and_no_model_is_needed(
+async def test_a_call_continues_where_its_server_has_asked_and_no_model_is_needed(
     driver: Driver, asking: str, asked_effects: Path
 ) -> None:
     agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])

@@ -128,7 +128,7 @@ async def test_a_tool_that_has_changed_is_held_back_until_somebody_accepts_it(dr
         assert (await known.load())["post"].by == "ada"
 
 
-async def test_what_is_accepted_is_offered_by_workers_that_go_on(temporal: Temporal) -> None:
+async def test_what_is_accepted_is_offered_by_workers_that_continue(temporal: Temporal) -> None:
     listed, most = [described("post")], 2
 
     def answer(messages: Any, tools: Any) -> Any:

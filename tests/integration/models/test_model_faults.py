@@ -133,7 +133,7 @@ async def test_one_adapter_cannot_be_several_models() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["two", [1], 5])
-def test_what_is_no_list_of_models_is_refused(wrong: Any) -> None:
+def test_a_value_that_is_not_a_list_of_models_is_refused(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="fallback_models must be a list of texts"):
         Agent("a", fallback_models=wrong)
 
@@ -176,7 +176,9 @@ async def test_an_answer_with_neither_text_nor_calls_is_asked_for_once_more(driv
     ]
 
 
-async def test_a_run_whose_model_says_nothing_twice_is_empty_and_goes_on_with_the_next_message(driver: Driver) -> None:
+async def test_a_run_whose_model_says_nothing_twice_is_empty_and_continues_with_the_next_message(
+    driver: Driver,
+) -> None:
     async with ModelServer(*[LLMResponse(text="")] * 2, "hello") as server:
         model = adapter("anthropic", server)
         ended = await driver.run(Agent("a"), model)

@@ -237,7 +237,7 @@ async def test_a_limit_of_tokens_per_minute_passes() -> None:
     ],
     ids=["text", "another form", "HTML", "nothing", "long"],
 )
-async def test_the_servers_own_words_are_kept_as_they_are_and_cut(body: Any, text: str) -> None:
+async def test_the_servers_own_words_are_kept_unchanged_and_cut(body: Any, text: str) -> None:
     assert str(await error(Reply(body, 400))).endswith(f" answered with status 400: {text}")
 
 
@@ -287,7 +287,7 @@ async def test_an_error_under_status_200_is_one(body: Any, transient: bool, text
     ],
     ids=["cut", "HTML", "deep", "no text", "no object", "no list", "a number"],
 )
-async def test_what_is_no_answer_is_an_error_that_may_pass(body: Any, text: str) -> None:
+async def test_a_value_that_is_not_an_answer_is_an_error_that_may_pass(body: Any, text: str) -> None:
     refused = await error(Reply(body))
     assert refused.transient
     assert f" gave no answer: its answer is {text}" in str(refused)

@@ -61,7 +61,7 @@ async def test_an_answer_that_is_none_may_be_asked_for_again(provider: str, body
 SAID = LLMResponse(text="Hello, it is me.", tool_calls=CALLS[:1], usage=USAGE)
 
 
-async def test_a_stream_that_is_cut_after_any_event_is_no_answer(provider: str) -> None:
+async def test_a_stream_that_is_cut_after_any_event_is_not_an_answer(provider: str) -> None:
     path = PATHS.get(provider, "/v1/chat/completions").removeprefix("/v1")
     events = list(FORMATS[path][1](SAID, "m"))
     headers = {"Content-Type": "text/event-stream"}

@@ -279,7 +279,7 @@ async def test_an_output_of_any_keys_is_not_held_to_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
-async def test_an_output_that_is_no_object_is_left_to_the_prompt(name: str) -> None:
+async def test_an_output_that_is_not_an_object_is_left_to_the_prompt(name: str) -> None:
     assert await asked_for(name, list[int], "[1, 2]") is None
 
 

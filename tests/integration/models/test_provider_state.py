@@ -341,7 +341,7 @@ async def test_any_other_refusal_is_told_as_it_was_and_nothing_is_asked_twice() 
     assert len(server.requests) == 1
 
 
-async def test_what_is_too_long_to_be_kept_is_left_out_and_the_run_goes_on() -> None:
+async def test_what_is_too_long_to_be_kept_is_left_out_and_the_run_continues() -> None:
     script = demanding(
         says(None, CALL, reasoning_content="x" * 2_000),
         lambda message: "reasoning_content" in message,

@@ -263,7 +263,7 @@ async def edits_on(temporal: Temporal, store: DurableStore) -> None:
         assert [[one.path for one in row.changes or ()] for row in rows] == [["title", "words"], []]
 
 
-async def test_a_run_that_goes_on_from_an_edited_gate_has_what_was_edited(pipelines: PipelineDriver) -> None:
+async def test_a_run_that_continues_from_an_edited_gate_has_what_was_edited(pipelines: PipelineDriver) -> None:
     temporal, asked = pipelines.temporal, edited()
     if isinstance(pipelines, InProcess):
         first = await run_pipeline(asked, llm=says(DRAFT))

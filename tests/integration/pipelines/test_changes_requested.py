@@ -73,7 +73,7 @@ async def test_a_step_that_does_not_ask_what_to_do_is_told_what_people_said(pipe
     assert went.outputs["write"] == {"response": '<Execute step "write" again; it was rejected: shorter>'}
 
 
-async def test_a_rejection_may_let_it_go_on(pipelines: PipelineDriver) -> None:
+async def test_a_rejection_may_let_it_continue(pipelines: PipelineDriver) -> None:
     asked = (
         pipeline("w")
         .step("ok", approval=Approval(on_reject="continue"))

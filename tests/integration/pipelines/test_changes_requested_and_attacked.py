@@ -108,7 +108,7 @@ async def test_it_goes_back_also_after_the_run_has_gone_on_as_new(
     assert len(model.calls) == 7
 
 
-async def test_a_worker_that_comes_back_goes_on_where_the_rejection_led(temporal: Temporal) -> None:
+async def test_a_worker_that_comes_back_continues_where_the_rejection_led(temporal: Temporal) -> None:
     asked, model = reviewed(), ScriptedModel(echo)
     async with temporal.worker(writer, pipelines=[asked], llm=model):
         run = await start(temporal, asked)

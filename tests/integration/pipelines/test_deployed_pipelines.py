@@ -122,7 +122,7 @@ async def test_a_run_that_somebody_gives_up_at_a_pause_fails_at_that_step(tempor
     assert "Step 'publish': input raised KeyError" in failed.message
 
 
-async def test_all_that_is_paused_goes_on_with_one_resume(temporal: Temporal) -> None:
+async def test_all_that_is_paused_continues_with_one_resume(temporal: Temporal) -> None:
     """The steps of a map raise beside each other: none is given up because another one continued."""
     mended = threading.Event()  # not a bool: a plain value of a function is part of its pipeline's version
 

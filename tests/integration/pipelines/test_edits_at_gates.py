@@ -137,7 +137,9 @@ async def test_all_of_a_quorum_approve_the_edit_that_they_see(pipelines: Pipelin
     assert (went.status, went.outputs["ok"]) == ("complete", {"title": "B", "words": 0})
 
 
-async def test_nobody_approves_what_was_edited_meanwhile_without_having_seen_it(pipelines: PipelineDriver) -> None:
+async def test_nobody_approves_what_was_edited_in_the_meantime_without_having_seen_it(
+    pipelines: PipelineDriver,
+) -> None:
     asked = edited(approvers=["ada", "bob", "cy"], quorum=2)
     went = await asked_in(
         pipelines, asked, {"edit": {"title": "B"}}, {"by": "bob", "digest": "0" * 32},
@@ -147,7 +149,7 @@ async def test_nobody_approves_what_was_edited_meanwhile_without_having_seen_it(
     assert [("has changed, since ada has edited it to" in why) for why in went.refused] == [True]
 
 
-async def test_who_asked_for_it_may_edit_but_somebody_else_approves(pipelines: PipelineDriver) -> None:
+async def test_a_person_who_asked_for_it_may_edit_but_somebody_else_approves(pipelines: PipelineDriver) -> None:
     asked = edited(exclude_requester=True)
     went = await asked_in(pipelines, asked, {"edit": {"title": "B"}}, {"by": "ada"}, {"by": "bob"})
     assert (went.status, went.outputs["ok"]) == ("complete", {"title": "B", "words": 0})
@@ -255,7 +257,7 @@ async def test_a_reset_to_any_point_keeps_the_edit_and_asks_nobody_again(tempora
             assert (await result(again))["outputs"]["ok"] == {"title": "B", "words": 0}
 
 
-async def test_an_edit_goes_along_when_the_run_goes_on_as_new(
+async def test_an_edit_goes_along_when_the_run_continues_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifetime, "EVENTS", 25)

@@ -34,7 +34,7 @@ def reject(gate: str = "ok", **more: Any) -> dict[str, Any]:
 TEAM = {"groups": {"ops": ["ada", "bob", "leads"], "leads": ["eve"]}}
 
 
-async def test_a_pipeline_waits_at_a_gate_before_it_goes_on(pipelines: PipelineDriver) -> None:
+async def test_a_pipeline_waits_at_a_gate_before_it_continues(pipelines: PipelineDriver) -> None:
     model = says("the text")
     gate = Approval(message=lambda ctx: f"publish {ctx.prev['write']['response']} of {ctx.input}?")
     went = await pipelines.run(
@@ -47,7 +47,7 @@ async def test_a_pipeline_waits_at_a_gate_before_it_goes_on(pipelines: PipelineD
     assert len(model.calls) == 1
 
 
-async def test_an_approval_lets_it_go_on_and_is_seen_by_later_steps(pipelines: PipelineDriver) -> None:
+async def test_an_approval_lets_it_continue_and_is_seen_by_later_steps(pipelines: PipelineDriver) -> None:
     went = await pipelines.run(
         flow(), ScriptedModel(echo), decisions=[approve(by="ada", comment="fine", edit={"n": 1})]
     )
@@ -130,7 +130,7 @@ async def test_approvals_of_a_quorum_agree_on_the_edit(pipelines: PipelineDriver
     assert (went.status, went.refused) == ("complete", ("gate ok: other people have approved it with another edit: 1",))
 
 
-async def test_who_asked_for_it_may_be_kept_from_approving_it(pipelines: PipelineDriver) -> None:
+async def test_a_person_who_asked_for_it_may_be_kept_from_approving_it(pipelines: PipelineDriver) -> None:
     gated = flow(exclude_requester=True)
     decisions = [approve(by="ada"), approve(by="bob")]
     went = await pipelines.run(gated, ScriptedModel(echo), decisions=decisions, user_id="ada")
@@ -157,7 +157,7 @@ async def test_gates_beside_each_other_are_decided_in_any_order(pipelines: Pipel
     assert went.outputs["publish"] == {"response": "<['ada'] ['bob']>"}
 
 
-async def test_a_gate_in_a_loop_asks_anew_in_each_round(pipelines: PipelineDriver) -> None:
+async def test_a_gate_in_a_loop_asks_again_in_each_round(pipelines: PipelineDriver) -> None:
     inner = pipeline("round").step("write", agent=writer).step("ok", approval=Approval()).build()
     looped = (
         pipeline("w")

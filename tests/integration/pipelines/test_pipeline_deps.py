@@ -272,7 +272,7 @@ async def test_a_killed_worker_leaves_a_step_whose_dependencies_are_made_again(
     assert set(opened) == {f"ann eve {temporal.name}-k"}
 
 
-async def test_a_run_goes_on_when_a_deploy_brings_the_dependencies_of_its_step(temporal: Temporal) -> None:
+async def test_a_run_continues_when_a_deploy_brings_the_dependencies_of_its_step(temporal: Temporal) -> None:
     @tool
     def say(ctx: ToolContext) -> Any:
         return ctx.deps
@@ -297,7 +297,7 @@ def needs(kind: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [ToolContext[Till], ToolContext[list[Till]], ToolContext[Till] | None])
-def test_a_tool_whose_dependencies_nothing_makes_is_no_step(kind: Any) -> None:
+def test_a_tool_whose_dependencies_nothing_makes_is_not_a_step(kind: Any) -> None:
     step = Step("say", run=needs(kind))
     for builder in (pipeline("p").step(step), pipeline("p").parallel("both", step)):
         with pytest.raises(DefinitionError, match=r"Pipeline 'p', step 'say': its tool needs a ToolContext\["):

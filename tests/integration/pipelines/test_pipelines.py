@@ -218,7 +218,7 @@ async def test_a_text_that_looks_like_json_stays_a_text(pipelines: PipelineDrive
 
 
 @pytest.mark.parametrize("given", [{"text": object()}, {"text": "\ud800"}], ids=["an object", "a lone surrogate"])
-async def test_arguments_that_are_no_json_are_refused(pipelines: PipelineDriver, given: Any) -> None:
+async def test_arguments_that_are_not_json_are_refused(pipelines: PipelineDriver, given: Any) -> None:
     @tool
     def post(text: str) -> str:
         """Post it."""

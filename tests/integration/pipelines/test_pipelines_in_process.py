@@ -40,7 +40,7 @@ gated = (
 # --- results that the caller keeps ---
 
 
-async def test_a_later_run_goes_on_after_the_gate_with_the_results_before_it() -> None:
+async def test_a_later_run_continues_after_the_gate_with_the_results_before_it() -> None:
     first = await run_pipeline(gated, llm=says('{"title": "A"}'))
     assert first.deadline is not None
     kept = json.loads(json.dumps({name: step.model_dump() for name, step in first.step_results.items()}))
@@ -52,7 +52,7 @@ async def test_a_later_run_goes_on_after_the_gate_with_the_results_before_it() -
     assert len(model.calls) == 1
 
 
-async def test_a_run_may_go_on_after_any_step() -> None:
+async def test_a_run_may_continue_after_any_step() -> None:
     model = ScriptedModel(echo)
     went = await run_pipeline(
         gated, llm=model, resume_after="write", previous_results={"write": {"status": "complete", "response": "{}"}}
@@ -78,7 +78,7 @@ async def test_results_that_cannot_be_read_are_refused(kept: Any) -> None:
         await run_pipeline(gated, llm=says(), resume_after="ok", previous_results=kept)
 
 
-async def test_going_on_after_a_gate_is_a_decision_of_who_does_it() -> None:
+async def test_continuing_after_a_gate_is_a_decision_of_who_does_it() -> None:
     strict = pipeline("w").step("ok", approval=Approval(approvers=["ada"])).step("b", agent=writer).build()
     with pytest.raises(InputError, match="bob may not decide it"):
         await run_pipeline(strict, llm=says(), resume_after="ok", user_id="bob")
@@ -97,7 +97,7 @@ async def test_results_that_are_complete_are_not_made_again() -> None:
 # --- a run key ---
 
 
-async def test_a_run_key_goes_on_where_it_stopped(store: SQLiteStore) -> None:
+async def test_a_run_key_continues_where_it_stopped(store: SQLiteStore) -> None:
     model = ScriptedModel(_draft_then_echo)
     first = await run_pipeline(gated, llm=model, store=store, run_key="k")
     assert (first.status, first.run_key) == ("pending", "k")
@@ -332,7 +332,7 @@ async def test_a_step_whose_answer_does_not_fit_has_started_and_failed() -> None
     assert (seen[1].step, seen[1].reason) == ("write", "invalid-json")
 
 
-async def test_who_looks_on_cannot_disturb() -> None:
+async def test_a_person_who_looks_on_cannot_disturb() -> None:
     def raises(event: Any) -> None:
         raise RuntimeError("no")
 

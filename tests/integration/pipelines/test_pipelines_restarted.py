@@ -22,7 +22,7 @@ from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
 
 
-async def test_a_run_goes_on_from_the_step_at_which_another_failed(temporal: Temporal) -> None:
+async def test_a_run_continues_from_the_step_at_which_another_failed(temporal: Temporal) -> None:
     made = (
         pipeline("w")
         .map("each", Step("one", agent=writer, input=lambda ctx: ctx.item), over=lambda ctx: ctx.input)
@@ -58,7 +58,7 @@ async def test_a_run_goes_on_from_the_step_at_which_another_failed(temporal: Tem
         ((None, "publish"), "ada", "the earlier run has no result of step 'ok'"),
     ],
 )
-async def test_a_run_that_cannot_go_on_from_another_says_why(
+async def test_a_run_that_cannot_continue_from_another_says_why(
     temporal: Temporal, restart: tuple[str | None, str], user: str, why: str
 ) -> None:
     async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):

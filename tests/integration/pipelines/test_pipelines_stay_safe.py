@@ -36,7 +36,7 @@ async def test_an_effect_whose_result_does_not_fit_is_not_repeated(store: SQLite
     assert paid == ["x"]
 
 
-async def test_going_on_after_a_later_step_decides_on_the_gates_before_it(store: SQLiteStore) -> None:
+async def test_continuing_after_a_later_step_decides_on_the_gates_before_it(store: SQLiteStore) -> None:
     flow = pipeline("w").step("ok", approval=Approval(approvers=["ada"])).step("b", agent=writer).build()
     options: dict[str, Any] = {"store": store, "run_key": "k", "llm": says("done")}
     await run_pipeline(flow, **options, user_id="bob")

@@ -72,7 +72,7 @@ async def test_of_several_runs_of_one_key_the_last_is_restarted(temporal: Tempor
     assert again.outputs == {"a": 4, "b": 5, "c": 7}
 
 
-async def test_a_key_that_may_have_several_runs_is_restarted_by_itself_from_the_last_of_them(
+async def test_a_key_that_may_have_several_runs_is_restarted_on_its_own_from_the_last_of_them(
     temporal: Temporal,
 ) -> None:
     flow, driver = counting(temporal), OnTemporal(temporal)
@@ -125,7 +125,7 @@ async def test_tenants_with_one_key_each_restart_their_own(pipelines: PipelineDr
         assert went.outputs["a"] == number
 
 
-async def test_a_run_in_flight_is_restarted_from_where_it_is_and_goes_on(pipelines: PipelineDriver) -> None:
+async def test_a_run_in_flight_is_restarted_from_where_it_is_and_continues(pipelines: PipelineDriver) -> None:
     flow = counting(pipelines.temporal, gate=True)
     assert (await pipelines.run(flow, NO_MODEL, run_key="k")).pending_step == "ok"
     approve = {"gate": "ok", "decision": "approve", "by": "ada"}
@@ -193,7 +193,7 @@ async def test_the_input_is_that_of_the_earlier_run_unless_another_is_given(pipe
 # --- in process ---
 
 
-async def test_in_process_a_restart_goes_on_as_the_restart_that_it_is(temporal: Temporal) -> None:
+async def test_in_process_a_restart_continues_as_the_restart_that_it_is(temporal: Temporal) -> None:
     flow, options = counting(temporal, gate=True), {"store": temporal.store}
     approve = {"gate": "ok", "decision": "approve", "by": "ada"}
     await run_pipeline(flow, run_key="k", **options)

@@ -120,7 +120,7 @@ async def test_a_gate_shows_what_it_says_of_every_kind(temporal: Temporal) -> No
     ]
 
 
-async def test_who_decides_on_what_a_gate_declares_says_on_what(pipelines: PipelineDriver) -> None:
+async def test_a_person_who_decides_on_what_a_gate_declares_says_on_what(pipelines: PipelineDriver) -> None:
     asked, temporal = gated(show=lambda ctx: Markdown(ctx.prev["write"]["response"])), pipelines.temporal
     went = await pipelines.run(asked, says("the draft"), decisions=[approve(digest=None), approve(digest="0" * 32)])
     assert went.status == "pending"
@@ -140,7 +140,7 @@ async def test_who_decides_on_what_a_gate_declares_says_on_what(pipelines: Pipel
     assert went_on.status == "complete"
 
 
-async def test_going_on_after_a_gate_in_process_approves_what_it_shows() -> None:
+async def test_continuing_after_a_gate_in_process_approves_what_it_shows() -> None:
     asked = gated(show=lambda ctx: Markdown(ctx.prev["write"]["response"]))
     waits = await run_pipeline(asked, llm=says("text"))
     went = await run_pipeline(asked, llm=says("b"), resume_after="ok", previous_results=waits.step_results)

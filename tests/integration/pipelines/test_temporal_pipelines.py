@@ -52,7 +52,7 @@ async def test_a_gate_outlives_its_worker(temporal: Temporal) -> None:
     assert before[0]["name"] == "ok"
 
 
-async def test_a_run_goes_on_with_the_functions_of_a_later_deploy(temporal: Temporal) -> None:
+async def test_a_run_continues_with_the_functions_of_a_later_deploy(temporal: Temporal) -> None:
     def made(text: str) -> Pipeline:
         say = Step("say", agent=writer, input=lambda ctx: text)
         return pipeline("w").step("ok", approval=Approval()).step(say).build()

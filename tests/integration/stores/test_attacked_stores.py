@@ -77,7 +77,7 @@ async def _all_wait(runs: list[Run]) -> bool:
 
 
 @pytest.mark.slow
-async def test_runs_whose_store_is_locked_by_another_process_say_so_and_go_on(
+async def test_runs_whose_store_is_locked_by_another_process_say_so_and_continue(
     temporal: Temporal, tmp_path: Path
 ) -> None:
     poster, path = Poster(), tmp_path / "locked.db"
@@ -99,7 +99,7 @@ async def test_runs_whose_store_is_locked_by_another_process_say_so_and_go_on(
         await check(runs, poster)
 
 
-async def test_runs_whose_store_is_on_a_full_disk_say_so_and_go_on_when_there_is_room(
+async def test_runs_whose_store_is_on_a_full_disk_say_so_and_continue_when_there_is_room(
     temporal: Temporal, small: Path
 ) -> None:
     poster, filler = Poster(), small / "filler"

@@ -53,7 +53,7 @@ async def of_many_tenants(store: Any) -> None:
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-async def test_who_is_bounded_reads_a_sqlite_store_without_looking_at_what_is_of_others(
+async def test_a_person_who_is_bounded_reads_a_sqlite_store_without_looking_at_what_is_of_others(
     tmp_path: Any, bounds: dict[str, Any]
 ) -> None:
     async with sqlite_store(tmp_path / "standfast.db") as store:
@@ -67,7 +67,7 @@ async def test_who_is_bounded_reads_a_sqlite_store_without_looking_at_what_is_of
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-async def test_who_is_bounded_reads_a_postgres_store_without_looking_at_what_is_of_others(
+async def test_a_person_who_is_bounded_reads_a_postgres_store_without_looking_at_what_is_of_others(
     postgres_store: PostgresStore, bounds: dict[str, Any]
 ) -> None:
     await of_many_tenants(postgres_store)

@@ -131,7 +131,7 @@ async def test_every_table_of_a_store_is_moved_or_left_out_on_purpose(kind: str,
 
 
 @pytest.mark.parametrize("kind", ALL)
-async def test_who_has_the_old_store_open_cannot_write_to_it(kind: str, place: Place) -> None:
+async def test_a_process_that_has_the_old_store_open_cannot_write_to_it(kind: str, place: Place) -> None:
     old, new = place(kind), place("sqlite")
     await fill(old)
     async with open_store(old) as writer:
@@ -183,7 +183,7 @@ async def test_a_store_is_not_moved_into_one_that_has_something(place: Place) ->
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("target", ALL)
-async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(target: str, place: Place) -> None:
+async def test_a_move_that_is_killed_anywhere_continues_and_moves_nothing_twice(target: str, place: Place) -> None:
     old, new = place("sqlite"), place(target)
     await fill(old)
     before = await all_of(old)

@@ -243,7 +243,7 @@ async def test_a_write_whose_request_or_answer_is_lost_is_made_once(
         assert rows(d1, store) == rows(d1, undisturbed)
 
 
-async def test_a_session_that_is_made_anew_while_the_old_one_is_pruned_keeps_its_messages(
+async def test_a_session_that_is_made_again_while_the_old_one_is_pruned_keeps_its_messages(
     d1: D1Server, proxy: D1Proxy, store: D1Store
 ) -> None:
     await store.append_messages("s", say("b", "c", "d", "e", "f"), SESSION)

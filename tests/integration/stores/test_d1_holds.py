@@ -42,7 +42,9 @@ WRITES: dict[str, Callable[[D1Store], Any]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_who_has_lost_a_session_writes_nothing_to_it(d1: D1Server, d1_store: D1Store, write: str) -> None:
+async def test_a_process_that_has_lost_a_session_writes_nothing_to_it(
+    d1: D1Server, d1_store: D1Store, write: str
+) -> None:
     await append(d1_store, "first")
     assert await d1_store.hold("s")
     let_run_out(d1, d1_store)
@@ -58,7 +60,7 @@ async def test_who_has_lost_a_session_writes_nothing_to_it(d1: D1Server, d1_stor
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_who_holds_a_session_writes_to_it(d1_store: D1Store, write: str) -> None:
+async def test_a_process_that_holds_a_session_writes_to_it(d1_store: D1Store, write: str) -> None:
     await append(d1_store, "first")
     assert await d1_store.hold("s")
     await WRITES[write](d1_store)
@@ -112,7 +114,7 @@ async def test_a_hold_outlasts_its_lease_many_times(d1: D1Server) -> None:
             await asyncio.sleep(0.2)
 
 
-async def test_who_takes_a_hold_that_misses_renewals_waits_for_its_end(d1: D1Server) -> None:
+async def test_a_process_that_takes_a_hold_that_misses_renewals_waits_for_its_end(d1: D1Server) -> None:
     async with D1Proxy(d1).running() as proxy, proxy.store(lease=2) as store, again(d1, store, lease=2) as other:
         assert await store.hold("s")
         proxy.faults = ["drop"] * 1_000

@@ -41,7 +41,7 @@ def put_back(server: D1Server, folder: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_database_that_was_put_back_begins_an_epoch_for_all(server: D1Server, tmp_path: Path) -> None:
+async def test_a_database_that_was_restored_begins_an_epoch_for_all(server: D1Server, tmp_path: Path) -> None:
     name = "0000-1"
     async with server.store(name) as here, server.store(name) as there:
         await note_place(here)
@@ -59,7 +59,7 @@ async def test_a_database_that_was_put_back_begins_an_epoch_for_all(server: D1Se
         assert await current_epoch(there, looks=False) == 1
 
 
-async def test_a_database_that_was_put_back_to_before_anybody_looked_is_noticed(
+async def test_a_database_that_was_restored_to_before_anybody_looked_is_noticed(
     server: D1Server, tmp_path: Path
 ) -> None:
     name = "0000-1"
@@ -73,7 +73,7 @@ async def test_a_database_that_was_put_back_to_before_anybody_looked_is_noticed(
         assert await store.place() == changed
 
 
-async def test_a_worker_that_looked_once_notes_later_times_by_itself(
+async def test_a_worker_that_looked_once_notes_later_times_on_its_own(
     server: D1Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "EVERY", 0.0)

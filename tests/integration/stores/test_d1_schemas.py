@@ -43,7 +43,7 @@ async def db(d1: D1Server, name: str) -> AsyncIterator[Database]:
 ADDED = ("ALTER TABLE agent_sessions ADD COLUMN mood TEXT;", "CREATE TABLE moods (mood TEXT);")
 
 
-async def test_a_version_goes_on_with_a_database_to_which_the_next_one_has_added_something(
+async def test_a_version_continues_with_a_database_to_which_the_next_one_has_added_something(
     d1: D1Server, name: str, db: Database
 ) -> None:
     await prepare(db, MIGRATIONS + ADDED)
@@ -53,7 +53,7 @@ async def test_a_version_goes_on_with_a_database_to_which_the_next_one_has_added
     await prepare(db, MIGRATIONS + ADDED)  # which continues after the rollback
 
 
-async def test_a_worker_goes_on_while_a_newer_one_migrates(d1: D1Server, name: str, db: Database) -> None:
+async def test_a_worker_continues_while_a_newer_one_migrates(d1: D1Server, name: str, db: Database) -> None:
     async with d1.store(name) as older:
         await append(older, "a")
         await prepare(db, MIGRATIONS + ADDED)

@@ -18,7 +18,7 @@ async def test_a_memory_store_refuses_a_session_that_it_does_not_know_before_any
     assert (started, model.calls, await memory.list_sessions()) == ([], [], [])
 
 
-async def test_a_memory_store_keeps_a_session_of_its_own_in_two_writes_at_the_end() -> None:
+async def test_a_memory_store_keeps_its_own_session_in_two_writes_at_the_end() -> None:
     recorder = Recorder(memory_store())
     agent = Agent("poster", tools=[poster([])])
     result = assert_complete(await run(agent, message="hi", llm=ScriptedModel([calls("c1"), "done"]), store=recorder))
@@ -29,7 +29,7 @@ async def test_a_memory_store_keeps_a_session_of_its_own_in_two_writes_at_the_en
     ]
 
 
-async def test_a_memory_store_goes_on_with_a_session_that_it_made() -> None:
+async def test_a_memory_store_continues_with_a_session_that_it_made() -> None:
     memory = memory_store()
     first = assert_complete(await run(Agent("poster"), message="hi", llm=ScriptedModel(["one"]), store=memory))
     model = ScriptedModel(["two"])

@@ -101,7 +101,7 @@ async def test_a_session_deleted_under_a_run_is_a_conflict(store: SQLiteStore, t
     assert await store.load_session("s") is None
 
 
-async def test_a_session_deleted_and_made_anew_under_a_run_is_a_conflict(store: SQLiteStore, tmp_path: Path) -> None:
+async def test_a_session_deleted_and_made_again_under_a_run_is_a_conflict(store: SQLiteStore, tmp_path: Path) -> None:
     agent, late = Agent("greeter"), WaitingModel()
     await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id="ann")
     slow = asyncio.create_task(run(agent, message="slow", llm=late, store=store, session_id="s", user_id="ann"))
@@ -272,7 +272,7 @@ async def test_a_second_run_of_a_session_in_flight_is_refused(store: SQLiteStore
     assert shape(await store.load_messages("s")) == ["user hi", "calls c1", "result c1", "assistant done"]
 
 
-async def test_a_run_that_another_process_has_repaired_meanwhile_writes_nothing_over_it(
+async def test_a_run_that_another_process_has_repaired_in_the_meantime_writes_nothing_over_it(
     store: SQLiteStore, tmp_path: Path
 ) -> None:
     gate = Gate()

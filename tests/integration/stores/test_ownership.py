@@ -28,7 +28,7 @@ from standfast.testing import ScriptedModel
         ({"user_id": "ann ", "tenant_id": "acme"}, False),
     ],
 )
-async def test_only_its_owner_goes_on_with_a_session(
+async def test_only_its_owner_continues_with_a_session(
     store: SQLiteStore, caller: dict[str, Any], is_allowed: bool
 ) -> None:
     agent = Agent("greeter")
@@ -116,7 +116,7 @@ async def test_a_memory_store_checks_the_owner_too() -> None:
 
 @pytest.mark.parametrize("field", ["user_id", "tenant_id"])
 @pytest.mark.parametrize("value", ["", 7, b"ann", ["ann"], "\ud800", "ann\0"])
-async def test_an_owner_that_is_no_clean_text_is_refused_before_the_model_is_called(
+async def test_an_owner_that_is_not_a_clean_text_is_refused_before_the_model_is_called(
     store: SQLiteStore, field: str, value: Any
 ) -> None:
     model = ScriptedModel(["yes"])

@@ -22,7 +22,7 @@ async def none_left(server: PostgresServer, but: int = 0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_closed_store_opens_again_by_itself(postgres: PostgresServer) -> None:
+async def test_a_closed_store_opens_again_on_its_own(postgres: PostgresServer) -> None:
     store = postgres.store()
     await append(store, "a")
     await store.close()
@@ -163,7 +163,7 @@ if os.getpid() != parent:
 """
 
 
-async def test_after_a_fork_each_process_has_connections_of_its_own(postgres: PostgresServer) -> None:
+async def test_after_a_fork_each_process_has_its_own_connections(postgres: PostgresServer) -> None:
     schema = new_schema()
     done = await asyncio.to_thread(python, FORKS, postgres.dsn(), schema)
     assert (done.returncode, done.stdout.split("\n")) == (0, ["False", "True 0 False", ""]), done.stderr

@@ -217,7 +217,7 @@ class WithoutPreparedStatements(Address):
         ("session", (), False),
     ],
 )
-async def test_a_pooler_is_known_by_what_becomes_of_a_lock(
+async def test_a_pooler_is_known_by_the_outcome_of_a_lock(
     postgres: PostgresServer, mode: str, lines: tuple[str, ...], is_refused: bool
 ) -> None:
     with pooler(postgres, mode, *lines) as address:

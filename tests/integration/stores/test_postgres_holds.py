@@ -192,7 +192,7 @@ async def test_others_wait_for_a_holder_that_cannot_come_back_at_once(
     await store.close()
 
 
-async def test_a_hold_that_somebody_took_and_died_with_meanwhile_is_not_locked_again(
+async def test_a_hold_that_somebody_took_and_died_with_in_the_meantime_is_not_locked_again(
     postgres: PostgresServer, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_holds, "GRACE", 0.0)

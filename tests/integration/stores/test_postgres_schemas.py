@@ -34,7 +34,7 @@ async def migrated(server: PostgresServer, schema: str, migrations: tuple[str, .
 ADDED = ("ALTER TABLE @agent_sessions ADD COLUMN mood text;", "CREATE TABLE @moods (mood text);")
 
 
-async def test_a_version_goes_on_with_a_schema_to_which_the_next_one_has_added_something(
+async def test_a_version_continues_with_a_schema_to_which_the_next_one_has_added_something(
     postgres: PostgresServer,
 ) -> None:
     schema = new_schema()
@@ -45,7 +45,7 @@ async def test_a_version_goes_on_with_a_schema_to_which_the_next_one_has_added_s
     await migrated(postgres, schema, MIGRATIONS + ADDED)  # which continues after the rollback
 
 
-async def test_a_worker_goes_on_while_a_newer_one_migrates(postgres: PostgresServer) -> None:
+async def test_a_worker_continues_while_a_newer_one_migrates(postgres: PostgresServer) -> None:
     schema = new_schema()
     async with postgres.store(schema) as older:
         await append(older, "a")

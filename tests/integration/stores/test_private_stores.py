@@ -61,7 +61,7 @@ async def test_nobody_else_may_read_an_export(temporal: Temporal, tmp_path: Path
 # --- files beside it ---
 
 
-async def test_a_link_in_the_place_of_a_lock_file_is_not_followed(tmp_path: Path) -> None:
+async def test_a_link_instead_of_a_lock_file_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "somebody's file"
     for make in (os.symlink, os.link):
         other.write_text("theirs")
@@ -81,7 +81,7 @@ async def test_a_link_in_the_place_of_a_lock_file_is_not_followed(tmp_path: Path
     assert not (tmp_path / "to be made").exists()
 
 
-async def test_a_pipe_in_the_place_of_a_lock_file_blocks_nobody(tmp_path: Path) -> None:
+async def test_a_pipe_instead_of_a_lock_file_blocks_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "standfast.db-lock")
     async with sqlite_store(tmp_path / "standfast.db") as store:
         with pytest.raises(StoreError, match="it is a link, or not a file"):

@@ -34,7 +34,7 @@ async def test_a_session_keeps_two_hundred_messages_unless_told_otherwise(store:
     assert (len(messages), shape(messages[-2:])) == (200, ["user more", "assistant done"])
 
 
-async def test_numbers_go_on_after_pruning_and_the_next_run_is_no_conflict(store: SQLiteStore) -> None:
+async def test_numbers_continue_after_pruning_and_the_next_run_is_not_a_conflict(store: SQLiteStore) -> None:
     numbers = []
     for text in ("one", "two", "three"):
         await run(
@@ -82,7 +82,7 @@ async def test_pruning_leaves_a_waiting_question_answerable(store: SQLiteStore) 
 
 
 @pytest.mark.parametrize("limit", [0, -1, "4", None])
-async def test_a_limit_on_messages_that_is_no_positive_number_is_refused_before_anything_is_written(
+async def test_a_limit_on_messages_that_is_not_a_positive_number_is_refused_before_anything_is_written(
     store: SQLiteStore, limit: Any
 ) -> None:
     model = ScriptedModel(["done"])

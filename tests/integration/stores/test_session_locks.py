@@ -66,7 +66,7 @@ async def test_a_lock_file_that_cannot_be_opened_is_an_error_and_no_permission(t
             await store.hold("s")
 
 
-async def test_whoever_may_write_to_the_database_may_lock_its_sessions(tmp_path: Path) -> None:
+async def test_a_person_who_may_write_to_the_database_may_lock_its_sessions(tmp_path: Path) -> None:
     async with sqlite_store(tmp_path / "a.db") as store:
         await append(store, "a")
         os.chmod(tmp_path / "a.db", 0o666)

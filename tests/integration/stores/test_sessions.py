@@ -44,7 +44,7 @@ async def test_a_run_without_a_session_id_makes_a_new_session(store: SQLiteStore
 
 
 @pytest.mark.parametrize("session_id", ["s", "issue-42", "user@example.com:7", "A_b.c~d+e=f", "0", "x" * 200])
-async def test_an_ordinary_session_id_is_taken_as_it_is(store: SQLiteStore, session_id: str) -> None:
+async def test_an_ordinary_session_id_is_taken_unchanged(store: SQLiteStore, session_id: str) -> None:
     await run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=store, session_id=session_id)
     assert [session.id for session in await store.list_sessions()] == [session_id]
 
@@ -125,7 +125,7 @@ async def test_an_unknown_session_is_an_error_in_strict_mode(store: SQLiteStore)
     assert (model.calls, await store.load_session("s")) == ([], None)
 
 
-async def test_a_known_session_goes_on_in_strict_mode(store: SQLiteStore) -> None:
+async def test_a_known_session_continues_in_strict_mode(store: SQLiteStore) -> None:
     for text, create in (("one", True), ("two", False)):
         await run(
             Agent("greeter"),
@@ -216,7 +216,7 @@ async def test_a_stored_state_that_cannot_be_read_is_replaced_by_the_initial_one
     assert (assert_complete(result).status, seen, await stored_state(store)) == ("complete", [Counter(n=5)], {"n": 5})
 
 
-async def test_a_state_that_is_no_json_is_refused_before_any_tool_runs(store: SQLiteStore) -> None:
+async def test_a_state_that_is_not_json_is_refused_before_any_tool_runs(store: SQLiteStore) -> None:
     effects: list[str] = []
 
     def start(ctx: AgentContext) -> None:

@@ -65,7 +65,7 @@ async def test_a_file_with_a_second_name_of_its_own_is_refused_since_a_call_woul
     assert sorted(os.listdir(tmp_path)) == ["standfast.db", "standfast.db-mark"]
 
 
-async def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_is_mounted_on_its_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, mounts = tmp_path / "my store.db", tmp_path / "mountinfo"
     escaped = str(path).replace(" ", "\\040")
     mounts.write_text(f"22 27 0:21 / /proc rw - proc proc rw\n90 27 8:1 /srv/a.db {escaped} rw - ext4 /dev/sda1 rw\n")
@@ -127,7 +127,7 @@ BAD_FILES: dict[Callable[[Path], None], str] = {
 
 @pytest.mark.parametrize("make", BAD_FILES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
-async def test_a_file_that_is_no_store_of_ours_is_refused_and_stays_as_it_is(
+async def test_a_file_that_is_not_a_store_of_ours_is_refused_and_stays_unchanged(
     tmp_path: Path, make: Callable[[Path], None], operation: Callable[[SQLiteStore], Awaitable[Any]]
 ) -> None:
     path = tmp_path / "other.db"
@@ -345,7 +345,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-async def test_a_full_disk_stops_the_run_what_was_written_stays_and_it_goes_on_with_space(tmp_path: Path) -> None:
+async def test_a_full_disk_stops_the_run_what_was_written_stays_and_it_continues_with_space(tmp_path: Path) -> None:
     path = tmp_path / "standfast.db"
     done = await asyncio.to_thread(python, ON_A_FULL_DISK, path)
     error, went_on, first = done.stdout.splitlines() or [done.stderr, "", ""]

@@ -61,7 +61,7 @@ async def test_what_a_model_says_is_told_by_stores_of_each_edition_of_the_fifth_
     assert told.text == "Once"
 
 
-async def test_a_version_goes_on_with_a_file_to_which_the_next_one_has_added_something(tmp_path: Path) -> None:
+async def test_a_version_continues_with_a_file_to_which_the_next_one_has_added_something(tmp_path: Path) -> None:
     path = tmp_path / "next.db"
     added = ("ALTER TABLE agent_sessions ADD COLUMN mood TEXT;", "CREATE TABLE moods (mood TEXT) STRICT;")
     await migrated(path, MIGRATIONS + added)

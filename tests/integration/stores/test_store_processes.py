@@ -78,7 +78,7 @@ async def test_writes_that_meet_one_lock_wait_for_it_together_and_not_one_after_
     assert statements.count("BEGIN IMMEDIATE") < 10
 
 
-async def test_a_run_whose_store_is_locked_runs_no_tool_and_goes_on_later(tmp_path: Path) -> None:
+async def test_a_run_whose_store_is_locked_runs_no_tool_and_continues_later(tmp_path: Path) -> None:
     effects: list[str] = []
 
     @tool

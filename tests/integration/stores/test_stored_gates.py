@@ -70,7 +70,9 @@ async def yes(store: Any, by: str = "ada", run: str = ASKED, **more: Any) -> Non
     await people.decide(run, said)
 
 
-async def test_a_call_waits_where_people_look_and_goes_on_by_what_they_decide_there(opened: Callable[[], Any]) -> None:
+async def test_a_call_waits_where_people_look_and_continues_by_what_they_decide_there(
+    opened: Callable[[], Any],
+) -> None:
     shop = Shop(ADA_OR_BOB)
     async with opened() as process, opened() as page:
         assert is_interrupted(await shop.run(process, message="Charge me.", user_id="eve", tenant_id="acme"))
@@ -164,7 +166,7 @@ async def test_the_next_to_be_asked_are_shown_when_a_deadline_has_passed_that_no
         assert shop.charged == [5]
 
 
-async def test_todays_declaration_has_the_last_word_when_the_run_goes_on(opened: Callable[[], Any]) -> None:
+async def test_todays_declaration_has_the_last_word_when_the_run_continues(opened: Callable[[], Any]) -> None:
     shop = Shop(Approval(approvers=["ada", "bob"]))
     async with opened() as process, opened() as page:
         await shop.run(process, message="Charge me.")
@@ -198,7 +200,7 @@ async def test_several_must_approve_wherever_they_do(opened: Callable[[], Any]) 
 
 
 @pytest.mark.parametrize("edit", [None, {"cents": 700}], ids=["approved", "changed"])
-async def test_those_of_a_guardrail_decide_there_after_those_of_the_tool_before_the_run_goes_on(
+async def test_those_of_a_guardrail_decide_there_after_those_of_the_tool_before_the_run_continues(
     opened: Callable[[], Any], edit: Any
 ) -> None:
     shop = Shop(Approval(message="Charge it?", approvers=["bob"]), cents=500)
@@ -253,7 +255,7 @@ async def test_a_decision_for_an_earlier_gate_of_the_same_id_does_not_count(open
         assert shop.charged == [5, 5]
 
 
-async def test_a_run_at_work_is_not_decided_on_meanwhile(opened: Callable[[], Any]) -> None:
+async def test_a_run_at_work_is_not_decided_on_in_the_meantime(opened: Callable[[], Any]) -> None:
     shop = Shop(Approval())
     async with opened() as process, opened() as page:
         await shop.run(process, message="Charge me.")

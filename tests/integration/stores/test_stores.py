@@ -76,7 +76,7 @@ async def test_memory(check: Any) -> None:
 # --- opening, closing, forgetting ---
 
 
-async def test_a_closed_store_opens_again_by_itself(tmp_path: Path) -> None:
+async def test_a_closed_store_opens_again_on_its_own(tmp_path: Path) -> None:
     store = sqlite_store(tmp_path / "standfast.db")
     await append(store, "a")
     await store.close()
@@ -250,7 +250,7 @@ async def test_a_disk_that_hangs_at_every_write_holds_the_loop_up_once_until_it_
         assert set(await contents(store)) == set("abcdef")
 
 
-async def test_the_loop_goes_on_while_another_process_writes_and_writes_keep_their_order(tmp_path: Path) -> None:
+async def test_the_loop_continues_while_another_process_writes_and_writes_keep_their_order(tmp_path: Path) -> None:
     path = tmp_path / "standfast.db"
     async with sqlite_store(path) as store:
         await append(store, "a")

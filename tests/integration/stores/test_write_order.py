@@ -144,7 +144,7 @@ async def test_a_model_error_at_once_writes_nothing(store: SQLiteStore) -> None:
     assert await store.load_session("s") is None
 
 
-async def test_a_model_error_after_a_step_keeps_the_step_and_the_session_goes_on(store: SQLiteStore) -> None:
+async def test_a_model_error_after_a_step_keeps_the_step_and_the_session_continues(store: SQLiteStore) -> None:
     effects: list[str] = []
     agent = Agent("poster", tools=[poster(effects)])
     model = ScriptedModel([calls("c1"), RuntimeError("overloaded")])

@@ -257,7 +257,7 @@ class Stops(SQLiteStore):
         return await super().append_messages_atomic(session_id, messages, *args, **kw)
 
 
-async def test_who_answers_while_the_run_is_terminated_is_told_that_nobody_knows(
+async def test_a_person_who_answers_while_the_run_is_terminated_is_told_that_nobody_knows(
     temporal: Temporal, tmp_path: Any
 ) -> None:
     agent = Agent("clerk", tools=[ask])

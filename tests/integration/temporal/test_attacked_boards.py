@@ -132,7 +132,7 @@ async def test_what_the_board_shows_no_more_is_refused_at_once(temporal: Tempora
 # --- ends from outside ---
 
 
-async def test_a_round_looks_up_so_many_boards_and_the_next_one_goes_on_after_them(
+async def test_a_round_looks_up_so_many_boards_and_the_next_one_continues_after_them(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boards, "_LOOKED_UP", 2)

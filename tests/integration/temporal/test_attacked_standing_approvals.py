@@ -105,7 +105,7 @@ async def test_a_reset_repeats_no_call_and_asks_nobody_again(temporal: Temporal)
             assert len(paid) == 2
 
 
-async def test_a_child_has_standing_approvals_of_its_own(temporal: Temporal) -> None:
+async def test_a_child_has_its_own_standing_approvals(temporal: Temporal) -> None:
     paid, agent = payer()
     boss = Agent("boss", tools=[agent])
     async with temporal.worker(agent, boss, llm=_boss_and_payer()):

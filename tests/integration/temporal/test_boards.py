@@ -100,7 +100,7 @@ async def test_the_board_has_what_the_run_has_and_who_asks_for_it(temporal: Temp
         assert await shown(temporal) == []
 
 
-async def test_who_has_approved_is_on_the_board(temporal: Temporal) -> None:
+async def test_a_person_who_has_approved_is_on_the_board(temporal: Temporal) -> None:
     async with a_gate(temporal) as run:
         await temporal.people.decide(run.id, "c1", "approve", by="ada")
         await until(looking(temporal).board)
@@ -324,7 +324,7 @@ async def test_a_look_at_the_board_alone_changes_nothing(temporal: Temporal) -> 
 # --- continue-as-new ---
 
 
-async def test_gates_stay_on_the_board_when_their_run_goes_on_as_new(
+async def test_gates_stay_on_the_board_when_their_run_continues_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_gate(temporal) as run:
@@ -334,7 +334,7 @@ async def test_gates_stay_on_the_board_when_their_run_goes_on_as_new(
         assert await shown(temporal) == []
 
 
-async def test_a_gate_of_a_pipeline_stays_on_the_board_when_its_run_goes_on_as_new(
+async def test_a_gate_of_a_pipeline_stays_on_the_board_when_its_run_continues_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = pipeline("release").step("ok", approval=Approval(message="Ship it?")).build()
@@ -347,7 +347,7 @@ async def test_a_gate_of_a_pipeline_stays_on_the_board_when_its_run_goes_on_as_n
 
 
 @pytest.mark.slow
-async def test_a_question_of_a_run_that_was_reset_stays_on_the_board_when_it_goes_on_as_new(
+async def test_a_question_of_a_run_that_was_reset_stays_on_the_board_when_it_continues_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a run looks up what was said before the reset, before it asks again."""

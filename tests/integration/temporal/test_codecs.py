@@ -131,7 +131,7 @@ async def test_the_environment_names_the_codec_of_every_client(
     assert create_app(client, access=Access(local=LOCAL.local)) is not None
 
 
-async def test_a_run_that_was_sent_what_its_workers_cannot_read_is_found_and_goes_on_without_it(
+async def test_a_run_that_was_sent_what_its_workers_cannot_read_is_found_and_continues_without_it(
     temporal: Temporal,
 ) -> None:
     hidden, other = await encoded(temporal), await encoded(temporal, OtherKey())

@@ -117,7 +117,7 @@ JUNK: list[Any] = [
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", JUNK, ids=str)
-async def test_junk_in_the_place_of_a_models_answer_waits_for_a_person_and_is_asked_again(
+async def test_junk_instead_of_a_models_answer_waits_for_a_person_and_is_asked_again(
     temporal: Temporal, value: Any
 ) -> None:
     inside, go_on = threading.Event(), threading.Event()
@@ -146,7 +146,7 @@ async def test_junk_in_the_place_of_a_models_answer_waits_for_a_person_and_is_as
 @pytest.mark.parametrize(
     "value", ["a text", 7, None, [], {}, {"dispatch": "x"}, {"claimed": 1, "dispatch": 1}], ids=str
 )
-async def test_junk_in_the_place_of_a_hook_or_a_step_waits_for_a_person(temporal: Temporal, value: Any) -> None:
+async def test_junk_instead_of_a_hook_or_a_step_waits_for_a_person(temporal: Temporal, value: Any) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     async def slow(context: Any) -> None:
@@ -169,7 +169,7 @@ async def test_junk_in_the_place_of_a_hook_or_a_step_waits_for_a_person(temporal
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", ["a text", 7, [], [1, "a text"], ["x", "{}"], {}], ids=str)
-async def test_junk_in_the_place_of_a_start_hook_takes_no_state_away(temporal: Temporal, value: Any) -> None:
+async def test_junk_instead_of_a_start_hook_takes_no_state_away(temporal: Temporal, value: Any) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     async def slow(context: Any) -> None:
@@ -196,7 +196,7 @@ async def test_junk_in_the_place_of_a_start_hook_takes_no_state_away(temporal: T
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", [7, None, {}, {"session": "s", "facts": 5, "seq": 0}], ids=str)
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
-async def test_junk_in_the_place_of_an_opening_that_waits_for_a_worker_is_shown_and_the_run_goes_on(
+async def test_junk_instead_of_an_opening_that_waits_for_a_worker_is_shown_and_the_run_continues(
     temporal: Temporal, kind: str, value: Any
 ) -> None:
     agent = Agent("helper", tools=[echo])
@@ -374,7 +374,7 @@ async def reached_again(temporal: Temporal, kind: str) -> AsyncIterator[tuple[Ru
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
-async def test_nothing_in_the_place_of_an_agents_result_begins_no_second_one(temporal: Temporal, kind: str) -> None:
+async def test_nothing_instead_of_an_agents_result_begins_no_second_one(temporal: Temporal, kind: str) -> None:
     async with reached_again(temporal, kind) as (run, inner, posted):
         await complete(temporal, run, "standfast.attach", None)
         (waits,) = await pending(run)

@@ -132,7 +132,7 @@ async def test_nothing_that_listens_is_one_clear_error(given: bool, monkeypatch:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-async def test_a_server_of_another_kind_is_no_temporal_server() -> None:
+async def test_a_server_of_another_kind_is_not_a_temporal_server() -> None:
     async def speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         while await reader.read(1_000):  # a socket that is closed over unread bytes is reset: another error

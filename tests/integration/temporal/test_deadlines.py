@@ -74,7 +74,7 @@ async def test_a_decision_on_a_call_after_its_time_does_not_count_though_no_work
     assert [row.refused for row in rows] == [f"gate c1 was {was} already"]
 
 
-async def test_answers_after_their_time_do_not_count_in_the_run_that_goes_on_as_new(
+async def test_answers_after_their_time_do_not_count_in_the_run_that_continues_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = Agent("a", tools=[ask], loop=Loop(answer_timeout=1))
@@ -114,7 +114,7 @@ async def test_the_gate_of_a_pipeline_as_well(temporal: Temporal, late: bool) ->
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("way", ["update", "client"])
-async def test_who_decides_late_at_the_gate_of_a_pipeline_without_a_worker_is_told(
+async def test_a_person_who_decides_late_at_the_gate_of_a_pipeline_without_a_worker_is_told(
     temporal: Temporal, way: str
 ) -> None:
     built = pipeline("p").step("approve", approval=Approval(timeout=0.5)).build()

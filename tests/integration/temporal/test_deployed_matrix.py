@@ -122,7 +122,7 @@ async def tended(temporal: Temporal, run: Run) -> None:
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("deploy", DEPLOYS)
-async def test_parked_runs_go_on_under_the_next_version(
+async def test_parked_runs_continue_under_the_next_version(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, deploy: str
 ) -> None:
     ask_models_once(monkeypatch)

@@ -44,7 +44,7 @@ async def parked(temporal: Temporal, version: Pipeline) -> Run:
     return run
 
 
-async def test_a_run_in_flight_goes_on_under_the_name_that_its_pipeline_had(temporal: Temporal) -> None:
+async def test_a_run_in_flight_continues_under_the_name_that_its_pipeline_had(temporal: Temporal) -> None:
     effects: list[str] = []
     run = await parked(temporal, named("line", effects))
     async with temporal.worker(pipelines=[named("flow", effects, formerly=["line"])]):
@@ -94,7 +94,7 @@ async def _waits_for_a_worker(run: Run) -> bool:
     return any(item["kind"] == "worker" for item in await waiting(run))
 
 
-async def test_in_process_a_run_goes_on_under_the_new_name_of_its_pipeline(temporal: Temporal) -> None:
+async def test_in_process_a_run_continues_under_the_new_name_of_its_pipeline(temporal: Temporal) -> None:
     effects: list[str] = []
     options: dict[str, Any] = {"store": temporal.store, "run_key": temporal.session()}
     assert (await run_pipeline(named("line", effects), input={}, **options)).status == "pending"

@@ -68,7 +68,7 @@ async def test_nobody_decides_by_a_rule_that_raises(temporal: Temporal) -> None:
             await temporal.people.decide(run.id, "c1", "approve", by="bob")
 
 
-async def test_who_is_asked_since_the_gate_was_opened_does_not_decide_at_it(temporal: Temporal) -> None:
+async def test_a_person_who_is_asked_since_the_gate_was_opened_does_not_decide_at_it(temporal: Temporal) -> None:
     run = await at_gate(temporal, clerk(pay(ADA)))
     async with temporal.worker(clerk(pay(BOTH)), llm=ScriptedModel(PAYS)):
         with pytest.raises(InputError, match="bob may not decide it; ada may"):
@@ -114,7 +114,7 @@ async def test_who_was_removed_does_not_decide_with_either_driver(driver: Driver
 # --- an agent's former names ---
 
 
-async def test_a_renamed_agent_goes_on_with_its_sessions_in_both_drivers(driver: Driver) -> None:
+async def test_a_renamed_agent_continues_with_its_sessions_in_both_drivers(driver: Driver) -> None:
     before, after = Agent("clerk"), Agent("assistant", formerly=["clerk"])
     assert (await driver.run(before, ScriptedModel(["one"]))).status == "complete"
     assert (await driver.run(after, ScriptedModel(["two"]), message="again")).status == "complete"
@@ -122,7 +122,7 @@ async def test_a_renamed_agent_goes_on_with_its_sessions_in_both_drivers(driver:
     assert [message.content for message in messages] == ["go", "one", "again", "two"]
 
 
-async def test_a_run_in_flight_goes_on_under_the_name_that_its_agent_had(temporal: Temporal) -> None:
+async def test_a_run_in_flight_continues_under_the_name_that_its_agent_had(temporal: Temporal) -> None:
     script = by_turn(QUESTION, asks_for(call("pay", "c1", amount=5)), "done")
     run = await parked(temporal, clerk(), script)
     renamed = Agent("assistant", tools=[ask, pay(None)], formerly=["clerk"])

@@ -75,7 +75,7 @@ async def parked(temporal: Temporal, application: Application) -> Run:
     return run
 
 
-async def test_what_the_new_version_cannot_read_goes_on_after_a_rollback(temporal: Temporal) -> None:
+async def test_what_the_new_version_cannot_read_continues_after_a_rollback(temporal: Temporal) -> None:
     application = Application()
     run = await parked(temporal, application)
     after, author = application.after()
@@ -111,7 +111,7 @@ async def test_two_versions_at_once_carry_a_run_to_its_end(temporal: Temporal) -
 
 
 @pytest.mark.slow
-async def test_runs_begun_under_the_new_name_go_on_when_that_is_back_after_a_rollback(temporal: Temporal) -> None:
+async def test_runs_begun_under_the_new_name_continue_when_that_is_back_after_a_rollback(temporal: Temporal) -> None:
     application = Application()
     (before, writer), (after, author) = application.before(), application.after()
     async with temporal.worker(author, pipelines=[after], llm=ScriptedModel(lambda *_: '{"title": "x", "pages": 1}')):

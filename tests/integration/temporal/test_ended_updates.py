@@ -73,7 +73,7 @@ async def _is_ending(temporal: Temporal, workflow_id: str) -> bool:
     return bool((await temporal.people.status(workflow_id))["status"] == "error")
 
 
-async def test_who_decides_while_the_run_is_terminated_is_told_that_nobody_knows(
+async def test_a_person_who_decides_while_the_run_is_terminated_is_told_that_nobody_knows(
     temporal: Temporal, tmp_path: Any
 ) -> None:
     _, post = world(TEAM)

@@ -123,7 +123,7 @@ async def test_a_run_is_told_from_its_start_to_its_end(temporal: Temporal) -> No
     assert said.usage == last.usage == Usage(input_tokens=3, output_tokens=2, cost=0.5)
 
 
-async def test_events_are_the_same_whenever_they_are_read_and_each_has_an_id_of_its_own(temporal: Temporal) -> None:
+async def test_events_are_the_same_whenever_they_are_read_and_each_has_its_own_id(temporal: Temporal) -> None:
     async with temporal.worker(POSTER, llm=ScriptedModel(SCRIPT)):
         run = await temporal.start(POSTER)
         live = await followed(temporal, run)
@@ -134,7 +134,7 @@ async def test_events_are_the_same_whenever_they_are_read_and_each_has_an_id_of_
     assert [read_event(event_json(event)) for event in live] == live
 
 
-async def test_a_reader_goes_on_after_any_event(temporal: Temporal) -> None:
+async def test_a_reader_continues_after_any_event(temporal: Temporal) -> None:
     async with temporal.worker(POSTER, llm=ScriptedModel(SCRIPT)):
         run = await temporal.start(POSTER)
         events = await followed(temporal, run)

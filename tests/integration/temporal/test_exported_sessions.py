@@ -142,7 +142,7 @@ async def test_an_export_is_refused_while_its_run_is_in_flight(temporal: Tempora
 
 
 @pytest.mark.parametrize("again", ["in process", "on Temporal"])
-async def test_an_export_of_a_run_that_went_on_does_nothing_a_second_time(temporal: Temporal, again: str) -> None:
+async def test_an_export_of_a_run_that_continued_does_nothing_a_second_time(temporal: Temporal, again: str) -> None:
     effects, agent = clerk()
     async with temporal.worker(agent, llm=model()):
         handle = await temporal.start(agent)
@@ -165,7 +165,7 @@ async def _is_free(temporal: Temporal) -> bool:
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("end", [terminated, timed_out])
-async def test_exports_of_a_run_that_was_cut_off_go_on_in_its_session_and_once(
+async def test_exports_of_a_run_that_was_cut_off_continue_in_its_session_and_once(
     temporal: Temporal, end: Callable[[Run], Any]
 ) -> None:
     effects, agent = clerk()
@@ -198,7 +198,7 @@ async def test_a_run_that_is_reset_after_its_export_has_gone_on_does_nothing_a_s
     assert (effects, shape(await temporal.messages())) == (["hi"], WHOLE)
 
 
-async def test_an_export_of_a_gate_pays_once_whoever_goes_on_from_it(temporal: Temporal) -> None:
+async def test_an_export_of_a_gate_pays_once_whoever_continues_from_it(temporal: Temporal) -> None:
     posted, post = world(Approval())
     agent = Agent("clerk", tools=[post])
     async with temporal.worker(agent, llm=posts("hi")):
@@ -269,7 +269,7 @@ async def test_an_export_is_complete_in_itself_where_its_session_is_not(temporal
 
 
 @pytest.mark.parametrize("again", ["in process", "on Temporal"])
-async def test_an_export_is_refused_where_its_session_has_messages_of_its_own(
+async def test_an_export_is_refused_where_its_session_has_its_own_messages(
     temporal: Temporal, tmp_path: Path, again: str
 ) -> None:
     _, agent = clerk()

@@ -132,7 +132,7 @@ async def test_a_step_that_is_failed_with_an_error_of_ours_and_any_details_fails
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("put_in", [*UNREADABLE, "a failure"])
-async def test_a_look_at_what_became_of_a_call_that_somebody_ends_by_hand_waits_for_a_person_and_is_taken_again(
+async def test_a_look_at_the_outcome_of_a_call_that_somebody_ends_by_hand_waits_for_a_person_and_is_taken_again(
     temporal: Temporal, put_in: str
 ) -> None:
     one = Payer("tool")
@@ -151,7 +151,7 @@ async def test_a_look_at_what_became_of_a_call_that_somebody_ends_by_hand_waits_
     assert read == ["paid by card"]
 
 
-async def test_a_run_ends_in_words_if_nobody_wants_what_became_of_a_call_looked_up_again(temporal: Temporal) -> None:
+async def test_a_run_ends_in_words_if_nobody_wants_the_outcome_of_a_call_looked_up_again(temporal: Temporal) -> None:
     one = Payer("tool")
     async with temporal.worker(one.agent, llm=one.model):
         run = await temporal.start(one.agent)
@@ -172,7 +172,7 @@ async def test_a_run_ends_in_words_if_nobody_wants_what_became_of_a_call_looked_
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("put_in", UNREADABLE)
 @pytest.mark.parametrize("activity", ["call_model", "pay"])
-async def test_what_nobody_can_read_in_the_place_of_a_result_does_not_stop_a_run(
+async def test_what_nobody_can_read_instead_of_a_result_does_not_stop_a_run(
     temporal: Temporal, activity: str, put_in: str
 ) -> None:
     one = Payer("model" if activity == "call_model" else "tool")

@@ -86,7 +86,7 @@ async def answering(temporal: Temporal) -> list[str | None]:
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("back", "marks"), [("main", [None, None]), ("spare", [None, "spare"])])
 @pytest.mark.parametrize("outage", ["retry", "pause"])
-async def test_the_model_that_is_back_first_goes_on(
+async def test_the_model_that_is_back_first_continues(
     temporal: Temporal, back: str, marks: list[str | None], outage: Literal["retry", "pause"]
 ) -> None:
     done = LLMResponse(text="done", usage=Usage(input_tokens=3, output_tokens=4))
@@ -122,7 +122,7 @@ async def test_a_run_stays_with_the_model_that_is_back_until_that_is_down_again(
     assert providers.asked["main"] >= before + 3  # it was also called for the second turn
 
 
-async def test_a_fallback_that_a_person_did_not_choose_goes_on_in_the_place_of_one_that_is_down(
+async def test_a_fallback_that_a_person_did_not_choose_continues_instead_of_one_that_is_down(
     temporal: Temporal,
 ) -> None:
     providers = Providers("done")

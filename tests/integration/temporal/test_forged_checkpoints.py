@@ -119,7 +119,7 @@ async def test_time_that_is_over_stays_over_in_a_checkpoint() -> None:
     assert (ended.status, posted) == ("complete", [])
 
 
-async def test_time_that_would_approve_begins_anew_in_a_checkpoint() -> None:
+async def test_time_that_would_approve_begins_again_in_a_checkpoint() -> None:
     posted, post = world(Approval(timeout="1d", on_timeout="approve"))
     agent = Agent("a", tools=[post])
     given = forge((await waits(agent, posts("hi"))).checkpoint, {"since": YEARS_AGO})
@@ -127,7 +127,7 @@ async def test_time_that_would_approve_begins_anew_in_a_checkpoint() -> None:
     assert posted == []
 
 
-async def test_a_verdict_of_a_session_that_was_deleted_does_not_count_for_one_made_anew(store: SQLiteStore) -> None:
+async def test_a_verdict_of_a_session_that_was_deleted_does_not_count_for_one_made_again(store: SQLiteStore) -> None:
     posted, post = world(Approval())
     agent, given = Agent("a", tools=[post]), {"store": store, "session_id": "s"}
     waiting = await waits(agent, posts("hi"), **given)
@@ -143,7 +143,7 @@ async def test_a_verdict_of_a_session_that_was_deleted_does_not_count_for_one_ma
 # --- signed ---
 
 
-async def test_a_signed_checkpoint_goes_on_from_what_was_decided() -> None:
+async def test_a_signed_checkpoint_continues_from_what_was_decided() -> None:
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     agent = Agent("a", tools=[post])
     waiting = await waits(agent, posts("hi"), **KEY)
@@ -201,7 +201,7 @@ async def test_a_key_that_can_be_guessed_is_refused() -> None:
         await run(Agent("a"), message="go", llm=posts(), checkpoint_key="secret")
 
 
-async def test_what_was_decided_on_temporal_goes_on_there_from_a_signed_export(temporal: Temporal) -> None:
+async def test_what_was_decided_on_temporal_continues_there_from_a_signed_export(temporal: Temporal) -> None:
     posted, post = world(Approval(approvers=["ada", "bob"]))
     agent = Agent("a", tools=[post])
     async with temporal.worker(agent, llm=posts("one", "two"), **KEY):

@@ -98,7 +98,7 @@ async def test_after_a_handoff_the_other_agent_answers_with_its_own_model_instru
     assert "Bills." in models.models["triage"].calls[0].tools[-1].description
 
 
-async def test_a_later_message_goes_on_with_the_agent_that_has_the_conversation(driver: Driver) -> None:
+async def test_a_later_message_continues_with_the_agent_that_has_the_conversation(driver: Driver) -> None:
     await go(driver, Scripts(triage=[asks_for(TO_BILLING)], billing=["one"]))
     models = Scripts(billing=["two"])
     ended = await go(driver, models, message="more")
@@ -285,7 +285,7 @@ async def test_a_new_run_of_the_session_waits_for_the_agent_that_has_the_convers
         await run(alone, message="x", llm=Scripts(), store=temporal.store, session_id=temporal.session())
 
 
-async def test_a_run_goes_on_as_new_with_the_agent_that_speaks(
+async def test_a_run_continues_as_new_with_the_agent_that_speaks(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from standfast.temporal.workflows.run import agent_workflows
@@ -363,7 +363,7 @@ async def test_a_conversation_that_was_just_handed_over_is_not_taken_back_becaus
         await run(Agent("triage"), messages=[*HANDED, Message(role="user", content="more")], llm=ScriptedModel([]))
 
 
-async def test_who_speaks_survives_the_pruning_of_the_handoff(driver: Driver) -> None:
+async def test_the_current_agent_survives_the_pruning_of_the_handoff(driver: Driver) -> None:
     await go(driver, Scripts(triage=[asks_for(TO_BILLING)], billing=["one"]), max_stored_messages=2)
     ended = await go(driver, Scripts(billing=["two"]), message="more", max_stored_messages=2)
     assert (ended.response, speakers(ended.messages)[-1]) == ("two", "billing")

@@ -93,7 +93,7 @@ async def test_what_an_agent_did_in_a_process_that_died_is_unknown_to_temporal(t
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("times", [1, 2])
-async def test_an_agent_that_was_cancelled_with_its_caller_goes_on_with_the_next(
+async def test_an_agent_that_was_cancelled_with_its_caller_continues_with_the_next(
     temporal: Temporal, times: int
 ) -> None:
     begun, effects = asyncio.Semaphore(0), list[int]()
@@ -136,7 +136,7 @@ async def test_an_agent_that_was_cancelled_with_its_caller_goes_on_with_the_next
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["lives", "is lost again"])
-async def test_who_says_that_an_agent_was_not_run_is_heard_before_it_has_ended(
+async def test_a_person_who_says_that_an_agent_was_not_run_is_heard_before_it_has_ended(
     temporal: Temporal, is_lost: bool
 ) -> None:
     """What was acknowledged stays: a later run of the session does not ask it again."""

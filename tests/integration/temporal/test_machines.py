@@ -41,5 +41,5 @@ async def test_a_file_is_refused_with_a_server_elsewhere_unless_all_workers_are_
 @pytest.mark.parametrize(
     "store", [memory_store(), open_store("postgresql://ada@db/agents")], ids=["memory", "database"]
 )
-async def test_what_is_no_file_is_not_asked_where_it_is(store: Any) -> None:
+async def test_a_store_without_a_file_is_not_asked_where_it_is(store: Any) -> None:
     await check_machine(cast(Any, store), client_of(ELSEWHERE))

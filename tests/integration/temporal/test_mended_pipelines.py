@@ -161,7 +161,7 @@ async def test_an_answer_that_never_fitted_still_fails_its_step(temporal: Tempor
         assert (await result(run))["error_reason"] == "schema-mismatch"
 
 
-async def test_what_a_tool_came_to_is_kept_when_its_type_has_changed_meanwhile(temporal: Temporal) -> None:
+async def test_what_a_tool_came_to_is_kept_when_its_type_has_changed_in_the_meantime(temporal: Temporal) -> None:
     """In process: it ran, the process ended before its output was read, and the next version reads another type."""
     ran: list[int] = []
 

@@ -70,7 +70,7 @@ async def test_a_message_that_was_answered_is_answered_again(temporal: Temporal)
     assert shape(await temporal.messages()) == ["user c", "assistant answer to c"]
 
 
-async def test_a_session_in_process_goes_on_with_its_message_on_temporal(temporal: Temporal) -> None:
+async def test_a_session_in_process_continues_with_its_message_on_temporal(temporal: Temporal) -> None:
     effects: list[str] = []
     agent = Agent("poster", tools=[poster(effects)])
     model = ScriptedModel(lambda messages, tools: calls("c1") if messages[-1].role == "user" else "done")
@@ -176,7 +176,7 @@ async def test_a_message_that_a_terminated_run_has_not_heard_is_heard_once(tempo
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("way", ["cancel", "terminate"])
-async def test_a_message_whose_run_was_ended_goes_on_and_repeats_no_effect(temporal: Temporal, way: str) -> None:
+async def test_a_message_whose_run_was_ended_continues_and_repeats_no_effect(temporal: Temporal, way: str) -> None:
     effects, begun = list[str](), Flag()
 
     async def answer(messages: Any, tools: Any) -> Any:

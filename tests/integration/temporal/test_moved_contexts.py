@@ -49,7 +49,7 @@ def looks(call_id: str) -> Any:
 
 
 @pytest.mark.slow
-async def test_a_run_that_goes_on_as_new_has_its_context_its_state_and_its_speaker(
+async def test_a_run_that_continues_as_new_has_its_context_its_state_and_its_speaker(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from standfast.temporal.workflows.run import agent_workflows
@@ -110,7 +110,7 @@ async def test_a_run_that_is_terminated_is_gone_on_with_in_its_context_in_either
 QUESTION = asks_for(call("ask", "q1", question="Now?"))
 
 
-async def test_an_export_goes_on_in_process_with_its_context_and_state(temporal: Temporal) -> None:
+async def test_an_export_continues_in_process_with_its_context_and_state(temporal: Temporal) -> None:
     async with temporal.worker(desk, till, llm=ScriptedModel([puts("a"), asks_for(TO_TILL), QUESTION])):
         handle = await temporal.start(desk, context=MILL)
         await pending(handle)

@@ -136,7 +136,7 @@ async def test_a_run_that_was_reset_behind_the_first_answer_asks_the_second_alon
 
 
 @pytest.mark.slow
-async def test_a_run_that_grows_long_between_two_questions_goes_on_as_new(
+async def test_a_run_that_grows_long_between_two_questions_continues_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifetime, "EVENTS", 60)
@@ -296,7 +296,7 @@ def stripped(checkpoint: Any) -> dict[str, Any]:
     return plain | {"questions": None, "pending_tool_use_id": None}
 
 
-async def test_who_takes_the_verdict_out_of_a_checkpoint_pays_nobody(temporal: Temporal) -> None:
+async def test_a_person_who_takes_the_verdict_out_of_a_checkpoint_pays_nobody(temporal: Temporal) -> None:
     ran: list[int] = []
     agent = spender(ran)
     waits = await run(agent, message="go", llm=pays(500))

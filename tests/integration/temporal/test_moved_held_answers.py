@@ -75,7 +75,7 @@ async def test_what_time_has_decided_stays_so_after_a_reset(temporal: Temporal) 
     assert [message.content for message in await temporal.messages()] == ["go", before["response"]]
 
 
-async def test_a_run_that_grows_long_while_an_answer_waits_goes_on_as_new(
+async def test_a_run_that_grows_long_while_an_answer_waits_continues_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifetime, "EVENTS", 60)
@@ -160,7 +160,9 @@ async def _asks(handle: Any, by: str) -> bool:
     return any(item["approvers"] == [by] for item in await waiting(handle))
 
 
-async def test_decisions_outside_count_when_a_run_in_process_goes_on_or_temporal_takes_over(temporal: Temporal) -> None:
+async def test_decisions_outside_count_when_a_run_in_process_continues_or_temporal_takes_over(
+    temporal: Temporal,
+) -> None:
     for session, where in (("a", "in process"), ("b", "on Temporal")):
         model, agent = refunding(), clerk(outputs=[HELD])
         given: Any = {"llm": model, "store": temporal.store, "session_id": temporal.session(session)}
@@ -206,7 +208,9 @@ async def test_an_export_has_the_answer_that_waits_and_it_is_decided_elsewhere(
 
 
 @pytest.mark.parametrize("is_signed", [True, False])
-async def test_a_checkpoint_with_an_answer_that_waits_goes_on_on_temporal(temporal: Temporal, is_signed: bool) -> None:
+async def test_a_checkpoint_with_an_answer_that_waits_continues_on_temporal(
+    temporal: Temporal, is_signed: bool
+) -> None:
     key: dict[str, Any] = {"checkpoint_key": "a key of the tests"} if is_signed else {}
     model, agent = ScriptedModel(["a refund", "another refund"]), clerk(outputs=[HELD])
     waits = await run(agent, message="go", llm=model, **key)
@@ -251,7 +255,7 @@ async def test_a_message_that_comes_while_an_answer_waits_is_heard_after_it(temp
     assert [message.content for message in await temporal.messages()] == ["go", "a refund", "more", "hello"]
 
 
-async def test_a_run_that_is_cancelled_drops_the_answer_and_the_session_goes_on(temporal: Temporal) -> None:
+async def test_a_run_that_is_cancelled_drops_the_answer_and_the_session_continues(temporal: Temporal) -> None:
     model = ScriptedModel(["a refund", "hello"])
     agent = clerk(outputs=[HELD])
     async with temporal.worker(agent, llm=model):
@@ -265,7 +269,7 @@ async def test_a_run_that_is_cancelled_drops_the_answer_and_the_session_goes_on(
     assert [message.content for message in await temporal.messages()] == ["go", "more", "hello"]
 
 
-async def test_what_a_waiting_answer_has_used_counts_at_once_and_also_if_its_run_is_cancelled(
+async def test_what_a_waiting_answer_has_used_counts_at_once_and_even_if_its_run_is_cancelled(
     temporal: Temporal,
 ) -> None:
     used = {"usage": {"input_tokens": 60, "output_tokens": 40}}

@@ -61,7 +61,7 @@ async def test_a_reset_run_waits_again_and_answers_once(temporal: Temporal) -> N
     assert shape(await temporal.messages()) == ["user go", "assistant done"]
 
 
-async def test_a_run_that_was_terminated_meanwhile_can_be_started_again(temporal: Temporal) -> None:
+async def test_a_run_that_was_terminated_in_the_meantime_can_be_started_again(temporal: Temporal) -> None:
     provider = Provider()
     async with temporal.worker(helper, llm=provider.model):
         run = await temporal.start(helper)
@@ -74,7 +74,7 @@ async def test_a_run_that_was_terminated_meanwhile_can_be_started_again(temporal
     assert shape(await temporal.messages())[-2:] == ["user again", "assistant done"]
 
 
-async def test_what_is_said_meanwhile_is_heard_after_the_outage(temporal: Temporal) -> None:
+async def test_what_is_said_in_the_meantime_is_heard_after_the_outage(temporal: Temporal) -> None:
     provider = Provider()
     async with temporal.worker(helper, llm=provider.model):
         run = await temporal.start(helper)

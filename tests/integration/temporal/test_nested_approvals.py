@@ -146,7 +146,7 @@ ENDS_UNPAID = ("cancelled", "terminated")
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("ending", ["approved", "cancelled", "terminated", "forgotten"])
-async def test_who_is_reset_to_before_an_agent_that_has_ended_meanwhile_finds_its_end(
+async def test_a_run_reset_to_before_an_agent_that_has_ended_in_the_meantime_finds_its_end(
     temporal: Temporal, ending: str
 ) -> None:
     """The server tells the end of a child to one run of its parent: a later one has to look itself."""
@@ -245,7 +245,7 @@ ODD: list[Any] = [
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", ODD, ids=str)
-async def test_junk_in_the_place_of_an_agents_result_waits_for_a_person(temporal: Temporal, value: Any) -> None:
+async def test_junk_instead_of_an_agents_result_waits_for_a_person(temporal: Temporal, value: Any) -> None:
     family = Family()
     flow = pipeline("flow").step("p1", agent=family.payer, input=lambda ctx: "pay Eve").build()
     async with family.worker(temporal, pipelines=[flow]):

@@ -23,7 +23,7 @@ async def test_what_no_worker_answers_in_time_says_after_how_long(temporal: Temp
     await run.terminate()
 
 
-async def test_who_was_cancelled_earlier_hears_that_nothing_is_confirmed(temporal: Temporal) -> None:
+async def test_a_caller_cancelled_earlier_learns_that_nothing_is_confirmed(temporal: Temporal) -> None:
     """Clean-up code says its last word to a run when its own task has been cancelled already."""
     run = await temporal.start("unattended")
     people = temporal.people_who_wait(0.5)

@@ -40,7 +40,7 @@ async def operate(temporal: Temporal, *words: str) -> None:
     ],
     ids=["paused", "moved to an unserved queue"],
 )
-async def test_a_run_whose_activity_an_operator_holds_up_says_so_and_goes_on_after_the_command_that_it_names(
+async def test_a_run_whose_activity_an_operator_holds_up_says_so_and_continues_after_the_command_that_it_names(
     temporal: Temporal, words: tuple[str, ...], shown: str
 ) -> None:
     answers: list[object] = [ConnectionError("the network is away"), "done"]

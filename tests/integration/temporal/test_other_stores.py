@@ -68,7 +68,7 @@ async def waits_for_a_worker(run: Run) -> dict[str, Any] | None:
 # --- a queue has one store ---
 
 
-async def test_a_worker_with_another_store_is_refused_and_no_session_begins_anew(
+async def test_a_worker_with_another_store_is_refused_and_no_session_begins_again(
     temporal: Temporal, other: SQLiteStore
 ) -> None:
     sessions = [f"s{number}" for number in range(8)]
@@ -92,7 +92,7 @@ async def test_a_worker_with_another_store_is_refused_and_no_session_begins_anew
     assert f"temporal workflow terminate --workflow-id standfast-store/{temporal.name}" in refused
 
 
-async def test_a_session_does_not_begin_anew_either_when_no_other_worker_runs(
+async def test_a_session_does_not_begin_again_either_when_no_other_worker_runs(
     temporal: Temporal, other: SQLiteStore
 ) -> None:
     async with temporal.worker(helper, llm=ScriptedModel(done)):

@@ -58,7 +58,7 @@ async def paused(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("_short")
-async def test_a_run_outlasts_an_outage_by_itself(temporal: Temporal) -> None:
+async def test_a_run_outlasts_an_outage_on_its_own(temporal: Temporal) -> None:
     model = ScriptedModel([*[down()] * 6, "done"])
     async with temporal.worker(helper, llm=model):
         ended = await temporal.run(helper)

@@ -64,7 +64,7 @@ async def test_what_is_asked_before_the_model_is_asked_again_until_it_answers(te
     assert shape(await temporal.messages()) == ["user go", "assistant done"]
 
 
-async def test_a_mistake_meanwhile_waits_for_people(temporal: Temporal) -> None:
+async def test_a_mistake_in_the_meantime_waits_for_people(temporal: Temporal) -> None:
     fragile = Fragile(2, PASSING)
     agent = Agent("clerk", input_guardrails=[fragile.check])
     async with temporal.worker(agent, llm=ScriptedModel(["done"])):

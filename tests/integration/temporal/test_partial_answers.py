@@ -152,7 +152,7 @@ async def test_a_model_that_cannot_stream_is_asked_as_ever(temporal: Temporal) -
         assert (await temporal.run(agent))["response"] == "hello"
 
 
-async def test_a_page_that_is_open_is_told_the_words_and_goes_on_where_it_was(temporal: Temporal) -> None:
+async def test_a_page_that_is_open_is_told_the_words_and_continues_where_it_was(temporal: Temporal) -> None:
     model = Speaker("<Hel", "lo\u202e>")
     app = create_app(temporal.client, access=LOCAL, store=temporal.store)
     async with temporal.worker(agent := talker(), llm=model, stream=True), served(app) as address:
@@ -173,7 +173,7 @@ async def test_a_page_that_is_open_is_told_the_words_and_goes_on_where_it_was(te
         await result(run)
 
 
-async def test_a_page_that_is_open_is_told_thoughts_and_begins_anew_with_another_attempt(temporal: Temporal) -> None:
+async def test_a_page_that_is_open_is_told_thoughts_and_begins_again_with_another_attempt(temporal: Temporal) -> None:
     model = Speaker(ReasoningDelta("<Hm"), ModelError("the line broke", transient=True), ReasoningDelta("So"), "Yes")
     app = create_app(temporal.client, access=LOCAL, store=temporal.store)
     agent = talker(loop=Loop(model_retry=RetryPolicy(initial_interval=0.01)))

@@ -45,7 +45,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Inbox, str, int]]:
 
 
 @pytest.mark.slow
-async def test_who_goes_on_after_a_query_has_taken_in_everything_with_its_task(
+async def test_a_run_that_continues_after_a_query_has_read_everything_with_its_task(
     temporal: Temporal, taken: list[tuple[Inbox, str, int]]
 ) -> None:
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):

@@ -51,7 +51,7 @@ async def held(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Asy
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", [None, "", "no", []], ids=repr)
 @pytest.mark.parametrize("kind", ["agent", "pipeline", "own"])
-async def test_what_is_put_in_for_the_record_of_a_decision_is_no_record(
+async def test_what_is_put_in_for_the_record_of_a_decision_is_not_a_record(
     temporal: Temporal, kind: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran, post = world(Approval())

@@ -107,7 +107,7 @@ async def begun(temporal: Temporal, cluster: PostgresServer, address: str) -> Ru
 
 
 @pytest.mark.slow
-async def test_a_cluster_that_is_recovered_to_the_latest_point_goes_on(
+async def test_a_cluster_that_is_recovered_to_the_latest_point_continues(
     temporal: Temporal, cluster: PostgresServer
 ) -> None:
     address = f"{cluster.dsn()}?schema={new_schema()}"

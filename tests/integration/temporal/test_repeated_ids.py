@@ -188,7 +188,7 @@ async def test_an_id_that_was_used_to_approve_does_not_reject(temporal: Temporal
     assert posted == ["hi"]
 
 
-async def test_an_id_that_was_used_for_a_message_is_no_answer_and_no_other_message(temporal: Temporal) -> None:
+async def test_an_id_that_was_used_for_a_message_is_not_an_answer_and_no_other_message(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[ask_user])
     async with temporal.worker(agent, llm=ScriptedModel([asks("Which?"), "done", asks("Which?"), "done"])):
         run = await temporal.start(agent)

@@ -23,7 +23,7 @@ class Forgetful(SQLiteStore):
 
 
 @pytest.mark.parametrize("if_running", ["refuse", "message"])
-async def test_a_start_is_one_run_also_if_its_process_died_before_it_could_say_so(
+async def test_a_start_is_one_run_even_if_its_process_died_before_it_could_say_so(
     temporal: Temporal, tmp_path: Path, if_running: Any
 ) -> None:
     async with (

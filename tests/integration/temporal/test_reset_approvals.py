@@ -106,7 +106,7 @@ async def test_a_gate_that_was_decided_is_not_asked_again_whichever_task_the_wor
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("approve", [approve_by_client, approve_by_update])
 @pytest.mark.parametrize("cached", [1000, 0])
-async def test_who_has_approved_of_two_neither_has_to_approve_again_nor_counts_twice_after_resets_of_resets(
+async def test_a_person_who_has_approved_of_two_neither_needs_to_approve_again_nor_counts_twice_after_resets_of_resets(
     temporal: Temporal, approve: Any, cached: int
 ) -> None:
     async with worker(temporal, max_cached_workflows=cached):
@@ -207,7 +207,9 @@ async def is_tested(run: Run) -> Any:
 
 
 @pytest.mark.slow
-async def test_who_decides_before_a_gate_is_open_again_hears_that_the_run_was_reset(temporal: Temporal) -> None:
+async def test_a_person_who_decides_before_a_gate_is_open_again_hears_that_the_run_was_reset(
+    temporal: Temporal,
+) -> None:
     async with worker(temporal):
         run = await start(temporal, "Staged")
         await asked(run)

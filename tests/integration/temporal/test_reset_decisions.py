@@ -69,7 +69,7 @@ async def test_a_reset_of_a_reset_finds_it_as_well(temporal: Temporal) -> None:
     assert posted == ["hi"]
 
 
-async def test_who_has_approved_of_several_has_not_to_approve_again(temporal: Temporal) -> None:
+async def test_a_person_who_has_approved_of_several_need_not_approve_again(temporal: Temporal) -> None:
     posted, post = world(BOTH)
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
         handle = await temporal.start("a")
@@ -134,7 +134,7 @@ async def _until_approved_by(handle: Run, people: list[str]) -> None:
     await until(is_so)
 
 
-async def test_a_decision_that_counted_before_the_reset_is_no_error_when_it_is_sent_again(
+async def test_a_decision_that_counted_before_the_reset_is_not_an_error_when_it_is_sent_again(
     temporal: Temporal,
 ) -> None:
     posted, post = world(BOTH)

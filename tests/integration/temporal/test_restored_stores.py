@@ -106,7 +106,7 @@ class World:
         return run
 
 
-async def test_a_run_whose_store_is_older_says_so_and_goes_on_when_a_newer_copy_is_put_back(
+async def test_a_run_whose_store_is_older_says_so_and_continues_when_a_newer_copy_is_restored(
     temporal: Temporal, tmp_path: Path
 ) -> None:
     world = World(tmp_path)
@@ -128,7 +128,7 @@ async def test_a_run_whose_store_is_older_says_so_and_goes_on_when_a_newer_copy_
 
 
 @pytest.mark.slow
-async def test_who_accepts_the_loss_ends_the_run_and_no_effect_is_repeated_by_the_next(
+async def test_a_person_who_accepts_the_loss_ends_the_run_and_no_effect_is_repeated_by_the_next(
     temporal: Temporal, tmp_path: Path
 ) -> None:
     world = World(tmp_path)
@@ -259,7 +259,7 @@ async def test_a_result_is_kept_though_the_store_has_lost_the_claim_of_its_call(
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_runs_go_on_in_the_store_that_theirs_was_moved_to_and_workers_with_the_old_one_are_refused(
+async def test_runs_continue_in_the_store_that_theirs_was_moved_to_and_workers_with_the_old_one_are_refused(
     temporal: Temporal, tmp_path: Path, postgres: PostgresServer, kind: str
 ) -> None:
     world = World(tmp_path)
@@ -300,7 +300,7 @@ async def test_of_two_stores_with_one_identity_the_one_that_lacks_a_run_does_not
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("how", ["pg_dump", "restored"])
-async def test_a_store_that_was_put_back_from_a_dump_begins_a_new_epoch(
+async def test_a_store_that_was_restored_from_a_dump_begins_a_new_epoch(
     postgres: PostgresServer, tmp_path: Path, how: str
 ) -> None:
     schema = new_schema()

@@ -77,7 +77,7 @@ async def test_records_of_a_run_go_when_the_server_has_forgotten_it_and_the_sess
     assert effects == ["a", "b"]
 
 
-async def test_a_run_that_waits_keeps_everything_and_goes_on(temporal: Temporal) -> None:
+async def test_a_run_that_waits_keeps_everything_and_continues(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[ask, poster([])])
     script = [asks_for(call("post", "p1", text="x")), asks_for(call("ask", "a1", question="?")), "done"]
     async with temporal.worker(agent, llm=ScriptedModel(script)):
@@ -104,7 +104,7 @@ async def test_a_run_that_is_reset_after_pruning_repeats_nothing(temporal: Tempo
 
 
 @pytest.mark.slow
-async def test_records_of_a_run_that_went_on_as_new_stay_until_the_whole_chain_is_forgotten(
+async def test_records_of_a_run_that_continued_as_new_stay_until_the_whole_chain_is_forgotten(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_workflows, "STEPS", 1)

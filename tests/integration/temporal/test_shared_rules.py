@@ -62,7 +62,7 @@ async def refusal(driver: Driver, agent: Agent, **who: Any) -> tuple[str, str]:
     ],
     ids=["another user", "nobody", "another agent", "may not start"],
 )
-async def test_who_may_not_have_a_session_is_told_the_same(
+async def test_a_person_who_may_not_have_a_session_is_told_the_same(
     driver: Driver, agent: Agent, who: dict[str, Any], refused: tuple[str, str]
 ) -> None:
     assert (await driver.run(helper, ScriptedModel(["one"]), user_id="ada")).status == "complete"

@@ -243,7 +243,7 @@ async def test_two_must_approve_in_advance_where_two_must_approve(driver: Driver
     assert [(row.by, row.standing is not None) for row in last] == [("ana", True), ("bob", True)]
 
 
-async def test_who_has_asked_for_a_call_does_not_approve_it_in_advance(driver: Driver) -> None:
+async def test_a_person_who_has_asked_for_a_call_does_not_approve_it_in_advance(driver: Driver) -> None:
     own = Approval(approvers=["ana", "bob"], exclude_requester=True, remember="agent")
     paid, agent = payer(own)
     agents = {**SESSION, "scope": "agent"}
@@ -252,7 +252,7 @@ async def test_who_has_asked_for_a_call_does_not_approve_it_in_advance(driver: D
     assert (ended.status, len(paid)) == ("waiting", 1)
 
 
-async def test_who_may_not_approve_any_more_does_not_approve_in_advance(driver: Driver) -> None:
+async def test_a_person_who_may_not_approve_any_more_does_not_approve_in_advance(driver: Driver) -> None:
     paid, agent = payer(Approval(approvers=["pay"], groups={"pay": ["ana", "bob"]}, remember="agent"))
     await remembered(driver, agent, {**SESSION, "scope": "agent"})
     _, later = payer(Approval(approvers=["pay"], groups={"pay": ["bob", "cem"]}, remember="agent"))

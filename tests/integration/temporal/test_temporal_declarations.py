@@ -281,7 +281,7 @@ async def test_a_session_is_pruned_however_its_run_ends(driver: Driver, name: st
 
 
 @pytest.mark.parametrize("how", ["an escalation", "a late message"])
-async def test_the_response_at_a_limit_is_the_last_answer_also_if_the_user_had_the_last_word(
+async def test_the_response_at_a_limit_is_the_last_answer_even_if_the_user_had_the_last_word(
     temporal: Temporal, how: str
 ) -> None:
     loop = Loop(max_iterations=1, stuck_threshold=1, on_stuck="escalate" if how == "an escalation" else "stop")

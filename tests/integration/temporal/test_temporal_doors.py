@@ -36,7 +36,7 @@ async def counted(temporal: Temporal, handle: Run) -> list[bool]:
     return [record.refused is None for record in await temporal.store.load_decisions(key)]
 
 
-async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(temporal: Temporal) -> None:
+async def test_a_sender_without_an_answer_sends_the_same_again_and_it_counts_once(temporal: Temporal) -> None:
     posted, post = world(ADA)
     agent = Agent("a", tools=[post])
     async with temporal.worker(agent, llm=posts("hi")):
@@ -126,7 +126,7 @@ async def test_nothing_that_our_client_sends_is_an_update(temporal: Temporal) ->
         assert EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED not in kinds
 
 
-async def test_a_run_that_was_not_asked_what_came_of_a_signal_knows_none(temporal: Temporal) -> None:
+async def test_a_run_that_was_not_asked_for_the_outcome_of_a_signal_knows_none(temporal: Temporal) -> None:
     async with question(temporal) as handle:
         for asked in ("unknown", "", None, 5, {"id": []}):
             assert await handle.query("standfast.outcome", asked) is None

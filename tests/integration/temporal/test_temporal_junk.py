@@ -319,7 +319,7 @@ async def test_messages_sent_before_the_start_are_told(temporal: Temporal) -> No
     assert [message.content for message in model.calls[0].messages[1:]] == ["one", "two", "three"]
 
 
-async def test_an_update_of_junk_with_the_start_is_refused_and_the_run_goes_on(temporal: Temporal) -> None:
+async def test_an_update_of_junk_with_the_start_is_refused_and_the_run_continues(temporal: Temporal) -> None:
     async with temporal.worker(Agent("helper"), llm=ScriptedModel(lambda messages, tools: "done")):
 
         async def start(number: int, arguments: tuple[Any, ...]) -> None:

@@ -32,7 +32,7 @@ async def check_chain(temporal: Temporal, handle: Run) -> None:
 
 
 @pytest.mark.slow
-async def test_what_is_parked_fits_into_the_run_that_goes_on(
+async def test_what_is_parked_fits_into_the_run_that_continues(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_workflows, "STEPS", 1)

@@ -100,7 +100,7 @@ async def _waits_in_a_search(temporal: Temporal, run: Run) -> bool:
     return any((item["workflow_id"], item["kind"]) == (run.id, "worker") for item in await temporal.people.waiting())
 
 
-async def test_a_run_goes_on_with_all_it_was_told_when_a_worker_has_its_agent(temporal: Temporal) -> None:
+async def test_a_run_continues_with_all_it_was_told_when_a_worker_has_its_agent(temporal: Temporal) -> None:
     model = ScriptedModel(["hi"])
     async with temporal.worker(other, llm=ScriptedModel([])):
         run = await temporal.start(support, "hello", start_signal="message", start_signal_args=[{"text": "first"}])
@@ -199,7 +199,7 @@ async def test_a_wait_in_the_middle_of_a_run_does_not_carry_its_input_again(temp
         assert sum(event.ByteSize() for event in await events(run)) - before < 50_000
 
 
-async def test_a_run_that_continues_as_new_goes_on_being_an_agents(
+async def test_a_run_that_continues_as_new_remains_an_agents(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_workflows, "STEPS", 1)
@@ -247,7 +247,7 @@ async def test_a_run_waits_for_a_worker_that_has_its_tool(temporal: Temporal) ->
     await check_healthy(run)
 
 
-async def test_a_run_goes_on_beside_a_worker_that_has_its_agent_but_not_its_tool(temporal: Temporal) -> None:
+async def test_a_run_continues_beside_a_worker_that_has_its_agent_but_not_its_tool(temporal: Temporal) -> None:
     def posts_once(messages: Sequence[Message], tools: Any) -> Any:
         return posts[any(message.role == "tool" for message in messages)]
 

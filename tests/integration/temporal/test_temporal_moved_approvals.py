@@ -70,7 +70,7 @@ async def test_a_gate_outlives_its_worker(temporal: Temporal) -> None:
 
 
 @pytest.mark.slow
-async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
+async def test_a_run_that_grows_long_at_a_gate_continues_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifetime, "EVENTS", 60)
@@ -102,7 +102,7 @@ async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("most", [0, 6, 12, 18, 24, 30])
-async def test_no_approval_is_lost_when_a_run_goes_on_as_new_amid_exports(
+async def test_no_approval_is_lost_when_a_run_continues_as_new_amid_exports(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     continue_after(monkeypatch, most)
@@ -209,7 +209,7 @@ async def test_a_session_that_waits_on_temporal_is_not_decided_on_in_process(tem
 # --- the other driver ---
 
 
-async def test_a_run_is_exported_at_its_gate_and_goes_on_in_process(temporal: Temporal) -> None:
+async def test_a_run_is_exported_at_its_gate_and_continues_in_process(temporal: Temporal) -> None:
     posted, post = world(TEAM)
     agent = Agent("a", tools=[post])
     key: Any = {"checkpoint_key": "a key of the tests"}
@@ -230,7 +230,7 @@ async def test_a_run_is_exported_at_its_gate_and_goes_on_in_process(temporal: Te
     assert posted == ["one", "TWO"]
 
 
-async def test_a_session_that_waits_in_process_goes_on_on_temporal(temporal: Temporal) -> None:
+async def test_a_session_that_waits_in_process_continues_on_temporal(temporal: Temporal) -> None:
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     agent = Agent("a", tools=[post])
     given: Any = {"store": temporal.store, "session_id": temporal.session(), "llm": posts("one", "two", "three")}

@@ -103,7 +103,7 @@ async def test_a_question_of_an_agent_surfaces_at_its_caller_and_the_answer_is_t
     assert result_of(ended.messages, "w1") == "to Ada"
 
 
-async def test_who_runs_is_inherited_through_three_levels(driver: Driver) -> None:
+async def test_the_user_of_a_run_is_inherited_through_three_levels(driver: Driver) -> None:
     seen: list[Any] = []
 
     def note(context: AgentContext) -> str:
@@ -308,7 +308,7 @@ async def test_a_handler_that_is_retried_finds_the_agent_that_it_started(tempora
     assert result_of(await temporal.messages(), "d1") == "Dear Ada"
 
 
-async def test_a_retry_that_asks_something_else_gets_an_agent_of_its_own(temporal: Temporal) -> None:
+async def test_a_retry_that_asks_something_else_gets_its_own_agent(temporal: Temporal) -> None:
     tries: list[int] = []
 
     @tool(safe_to_retry=True, retry=RetryPolicy(initial_interval=0.01, maximum_attempts=3))

@@ -130,7 +130,7 @@ async def test_an_aborted_run_ends_with_error_and_keeps_what_was_done(temporal: 
     assert shape(await temporal.messages()) == ["user go", "calls c1", "result c1"]
 
 
-async def test_a_run_goes_on_with_another_model(temporal: Temporal) -> None:
+async def test_a_run_continues_with_another_model(temporal: Temporal) -> None:
     broken, spare = (
         ScriptedModel(lambda messages, tools: down()),
         ScriptedModel([asks_for(call("echo", "c1", text="x")), "ok"]),
@@ -243,7 +243,7 @@ async def test_a_provider_that_says_when_to_come_again_is_not_asked_before(tempo
 
 
 @pytest.mark.parametrize("after", [float("nan"), float("inf"), -1.0, 0.0, 1e300])
-async def test_a_wait_that_is_no_time_does_no_harm(temporal: Temporal, after: float) -> None:
+async def test_a_wait_that_is_not_a_time_does_no_harm(temporal: Temporal, after: float) -> None:
     error = ModelError("slow down", transient=True)
     error.retry_after = after
     async with temporal.worker(helper, llm=ScriptedModel([error, "done"])):

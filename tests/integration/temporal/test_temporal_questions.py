@@ -275,7 +275,7 @@ async def test_a_stuck_agent_that_escalates_is_told_what_the_person_says(tempora
     ]  # fmt: skip
 
 
-async def test_the_answer_to_an_escalation_is_told_before_what_was_said_meanwhile(temporal: Temporal) -> None:
+async def test_the_answer_to_an_escalation_is_told_before_what_was_said_in_the_meantime(temporal: Temporal) -> None:
     stuck = Agent("stuck", tools=[fail], loop=Loop(stuck_threshold=1, on_stuck="escalate"))
     async with temporal.worker(stuck, llm=ScriptedModel([asks_for(call("fail", "f1")), "done"])):
         run = await temporal.start(stuck)
@@ -287,7 +287,7 @@ async def test_the_answer_to_an_escalation_is_told_before_what_was_said_meanwhil
     assert said == ["go", "skip it", "and hurry"]
 
 
-async def test_an_escalation_that_nobody_answers_goes_on_with_that_news(temporal: Temporal) -> None:
+async def test_an_escalation_that_nobody_answers_continues_with_that_news(temporal: Temporal) -> None:
     loop = Loop(stuck_threshold=1, on_stuck="escalate", answer_timeout=0.3)
     stuck = Agent("stuck", tools=[fail], loop=loop)
     async with temporal.worker(stuck, llm=ScriptedModel([asks_for(call("fail", "f1")), "done"])):

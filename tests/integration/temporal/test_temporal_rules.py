@@ -93,7 +93,7 @@ FAILURES: list[tuple[ToolCall, str]] = [
 
 
 @pytest.mark.parametrize(("failing", "text"), FAILURES, ids=[text[:30] for _, text in FAILURES])
-async def test_a_failed_call_is_read_by_the_model_and_is_no_progress(
+async def test_a_failed_call_is_read_by_the_model_and_is_not_progress(
     driver: Driver, failing: ToolCall, text: str
 ) -> None:
     agent = Agent("a", tools=[echo, wrong_result, fail, silent], loop=Loop(stuck_threshold=1))

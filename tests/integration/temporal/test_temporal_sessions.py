@@ -93,7 +93,7 @@ async def test_a_run_in_process_and_one_on_temporal_do_not_share_a_session(tempo
     assert assert_complete(await here).response == "here"
 
 
-async def test_a_run_in_process_is_refused_where_a_workflow_has_written_and_goes_on(temporal: Temporal) -> None:
+async def test_a_run_in_process_is_refused_where_a_workflow_has_written_and_continues(temporal: Temporal) -> None:
     async with question(temporal):
         there = await temporal.store.load_session(temporal.session())
         assert there is not None
@@ -153,7 +153,7 @@ async def test_a_session_is_made_when_there_is_none_and_found_when_there_is(temp
     assert [message.content for message in model.calls[1].messages[1:]] == ["first", "one", "second"]
 
 
-async def test_a_run_without_a_session_gets_one_of_its_own(temporal: Temporal) -> None:
+async def test_a_run_without_a_session_gets_its_own(temporal: Temporal) -> None:
     async with temporal.worker(helper, llm=ScriptedModel(["one"])):
         started = await temporal.start_raw("helper", {"message": "go"}, id=f"any-id-{temporal.name}")
         session = (await result(started))["session_id"]
@@ -288,7 +288,7 @@ async def test_a_run_is_exported_and_finished_in_process(temporal: Temporal) -> 
     assert tool_contents(ended.messages) == [("e1", "x"), ("a1", "Ada")]
 
 
-async def test_a_checkpoint_of_a_run_in_process_goes_on_on_temporal(temporal: Temporal) -> None:
+async def test_a_checkpoint_of_a_run_in_process_continues_on_temporal(temporal: Temporal) -> None:
     first = asks_for(call("ask", "a1", question="Who?"), call("echo", "e1", text="x"), tokens=7)
     asked = await run(helper, message="go", llm=ScriptedModel([first]))
     assert is_interrupted(asked)
@@ -339,7 +339,7 @@ async def test_a_checkpoint_that_is_finished_finishes_again(temporal: Temporal) 
     assert shape(await temporal.messages()) == ["user go", "assistant one"]
 
 
-async def test_a_checkpoint_and_a_message_go_on_together(temporal: Temporal) -> None:
+async def test_a_checkpoint_and_a_message_continue_together(temporal: Temporal) -> None:
     ended = assert_complete(await run(helper, message="go", llm=ScriptedModel(["one"])))
     async with temporal.worker(helper, llm=ScriptedModel(["two"])):
         assert (await temporal.run(helper, "more", checkpoint=ended.checkpoint))["response"] == "two"
@@ -363,7 +363,7 @@ async def test_a_checkpoint_of_a_stored_session_is_refused(temporal: Temporal) -
     assert (error.type, "belongs to session here" in error.message) == ("InputError", True)
 
 
-async def test_a_run_that_is_too_large_is_not_exported_and_goes_on(temporal: Temporal) -> None:
+async def test_a_run_that_is_too_large_is_not_exported_and_continues(temporal: Temporal) -> None:
     first = asks_for(call("echo", "e1", text="x" * 1_200_000), call("ask", "a1", question="?"))
     async with temporal.worker(helper, llm=ScriptedModel([first, "done"])):
         started = await temporal.start(helper)

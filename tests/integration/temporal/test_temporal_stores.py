@@ -119,7 +119,7 @@ async def _comes_back(store: Refusing) -> None:
     store.refuses = set()
 
 
-async def test_a_run_whose_session_is_deleted_meanwhile_ends_and_repeats_nothing(temporal: Temporal) -> None:
+async def test_a_run_whose_session_is_deleted_in_the_meantime_ends_and_repeats_nothing(temporal: Temporal) -> None:
     effects: list[str] = []
     agent = Agent("poster", tools=[poster(effects), *clerk.tools])
     script: list[Any] = [asks_for(call("post", "p1", text="x"), call("ask", "a1", question="?")), "done"]
@@ -172,7 +172,7 @@ async def test_a_store_that_is_read_from_a_second_worker_has_what_the_first_wrot
     assert shape(await temporal.messages()) == ["user go", "calls c1", "result c1", "assistant done"]
 
 
-async def test_a_run_goes_on_with_a_worker_that_remembers_nothing_of_it(temporal: Temporal) -> None:
+async def test_a_run_continues_with_a_worker_that_remembers_nothing_of_it(temporal: Temporal) -> None:
     agent = Agent("helper", tools=[echo, *clerk.tools])
     script: list[Any] = [
         *(asks_for(call("echo", f"c{n}", text="x")) for n in range(3)),

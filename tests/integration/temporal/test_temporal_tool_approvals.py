@@ -106,7 +106,9 @@ async def test_a_decision_on_a_call_that_nobody_has_seen_yet_is_refused(temporal
 
 
 @pytest.mark.parametrize("name", ["approve", "reject"])
-async def test_who_decides_on_a_call_says_the_digest_of_what_they_have_seen(temporal: Temporal, name: str) -> None:
+async def test_a_person_who_decides_on_a_call_says_the_digest_of_what_they_have_seen(
+    temporal: Temporal, name: str
+) -> None:
     async with at_gate(temporal) as (handle, posted):
         await handle.signal(name, {"gate": "c1", "by": "ada"})
         await until(lambda: refusals(handle))
@@ -131,7 +133,7 @@ async def test_nothing_that_anybody_sends_wedges_a_run_at_a_gate(temporal: Tempo
         assert [item["kind"] for item in await pending(handle)] == ["approval"]
 
 
-async def test_an_answer_is_no_approval(temporal: Temporal) -> None:
+async def test_an_answer_is_not_an_approval(temporal: Temporal) -> None:
     async with at_gate(temporal) as (handle, posted):
         for more in ({}, {"tool_call_id": "c1"}):
             with pytest.raises(WorkflowUpdateFailedError) as refused:

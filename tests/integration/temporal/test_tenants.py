@@ -156,7 +156,7 @@ def question_of() -> Any:
 
 
 @pytest.mark.parametrize("who", [{"user_id": "bob", "tenant_id": "acme"}, {"tenant_id": "acme"}], ids=str)
-async def test_who_starts_where_somebody_elses_run_is_in_flight_does_not_learn_of_it(
+async def test_a_person_who_starts_where_somebody_elses_run_is_in_flight_does_not_learn_of_it(
     temporal: Temporal, who: dict[str, Any]
 ) -> None:
     flow = pipeline("w").step("ok", approval=Approval()).build()
@@ -174,7 +174,9 @@ async def test_who_starts_where_somebody_elses_run_is_in_flight_does_not_learn_o
         await start_pipeline(temporal.client, flow, input={"other": 1}, **keyed, **ADA)
 
 
-async def test_who_runs_a_pipeline_by_somebody_elses_key_does_not_learn_that_it_runs(store: SQLiteStore) -> None:
+async def test_a_person_who_runs_a_pipeline_by_somebody_elses_key_does_not_learn_that_it_runs(
+    store: SQLiteStore,
+) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def answer(messages: Any, tools: Any) -> str:
@@ -194,7 +196,7 @@ async def test_who_runs_a_pipeline_by_somebody_elses_key_does_not_learn_that_it_
     assert (await running).status == "complete"
 
 
-async def test_who_restarts_from_a_run_of_another_tenant_reads_what_they_read_if_there_is_none(
+async def test_a_person_who_restarts_from_a_run_of_another_tenant_reads_what_they_read_if_there_is_none(
     temporal: Temporal,
 ) -> None:
     flow = pipeline("w").step("ok", approval=Approval()).step("say", agent=helper, input=lambda ctx: "hi").build()
@@ -276,7 +278,7 @@ async def test_no_door_of_a_run_opens_to_a_stranger(temporal: Temporal, who: dic
         assert (await status(handle))["status"] == "waiting"
 
 
-async def test_who_is_refused_in_a_session_takes_no_door_from_its_owner(temporal: Temporal) -> None:
+async def test_a_person_who_is_refused_in_a_session_takes_no_door_from_its_owner(temporal: Temporal) -> None:
     bob = {**ADA, "user_id": "bob"}
     async with temporal.worker(helper, llm=ScriptedModel(["the secret"])):
         handle = await temporal.start(helper, "mine", **ADA)
@@ -326,7 +328,7 @@ async def test_a_user_of_another_tenant_decides_nothing(temporal: Temporal) -> N
     assert [row.by for row in await temporal.store.load_decisions(handle.result_run_id or "")] == ["boss"]
 
 
-async def test_a_client_of_nobody_is_none_of_a_user() -> None:
+async def test_a_client_without_a_user_is_not_a_users_client() -> None:
     with pytest.raises(InputError, match="StandfastClient accesses all runs"):
         UserClient(None, user_id=None)  # type: ignore[arg-type]
 

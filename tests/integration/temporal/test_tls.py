@@ -155,7 +155,7 @@ async def test_a_name_may_be_said_that_the_address_does_not_have(temporal_server
 @pytest.mark.parametrize(
     "options", [["--tls"], ["--tls-ca-path", "ours"], ["--tls-server-name", "127.0.0.1"], ["--api-key", KEY]]
 )
-async def test_an_option_of_tls_leaves_the_rest_of_the_profile_as_it_is(
+async def test_an_option_of_tls_leaves_the_rest_of_the_profile_unchanged(
     cloud: TLSFront, pki: PKI, configure: Callable[[str], str], options: list[str]
 ) -> None:
     configure(in_profile(cloud, pki))

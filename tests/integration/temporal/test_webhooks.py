@@ -349,7 +349,7 @@ async def test_of_two_attempts_that_meet_one_posts_and_after_a_death_none_does(
 
 
 @pytest.mark.usefixtures("short_runs")
-async def test_a_run_that_goes_on_as_new_tells_nobody_twice(temporal: Temporal) -> None:
+async def test_a_run_that_continues_as_new_tells_nobody_twice(temporal: Temporal) -> None:
     turns: Sequence[Any] = [asks_for(call("echo", f"e{n}", text="x")) for n in range(4)]
     model = ScriptedModel([*turns, asks_for(call("ask_user", "c1", question="Which?")), *turns, "done"])
     async with (
@@ -388,7 +388,7 @@ def test_a_webhook_that_could_not_be_used_is_refused(options: Any, rule: str) ->
         Webhook(**options)
 
 
-async def test_what_is_no_webhook_is_refused(temporal: Temporal) -> None:
+async def test_a_value_that_is_not_a_webhook_is_refused(temporal: Temporal) -> None:
     with pytest.raises(DefinitionError, match="webhooks must be Webhooks, got str"):
         async with temporal.worker(Agent("clerk"), llm=ScriptedModel([]), webhooks=["https://x/"]):
             pass

@@ -86,7 +86,7 @@ async def test_a_thread_is_told_what_an_agent_says_and_does_and_approves_in_anot
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_thoughts_are_a_message_of_their_own_before_the_answer(
+async def test_thoughts_are_their_own_message_before_the_answer(
     temporal: Temporal, tmp_path: Path, streams: bool
 ) -> None:
     model = ScriptedModel(
@@ -144,7 +144,7 @@ async def test_a_question_is_an_interrupt_that_is_answered(temporal: Temporal, t
     assert second["events"][-1]["result"] == "Hello Ada."
 
 
-async def test_a_thread_goes_on_with_what_was_said_before(temporal: Temporal, tmp_path: Path) -> None:
+async def test_a_thread_continues_with_what_was_said_before(temporal: Temporal, tmp_path: Path) -> None:
     model = ScriptedModel(["First.", "Second."])
     async with temporal.worker(CLERK, llm=model), pages(temporal, 1) as urls:
         for number in range(2):

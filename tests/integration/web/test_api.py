@@ -81,7 +81,7 @@ async def test_a_start_and_an_act_that_are_sent_again_with_their_key_are_done_on
         await olga.post(api(other, "cancel"), json={})
 
 
-async def test_events_are_a_list_and_a_stream_that_goes_on_after_the_last_event_heard(temporal: Temporal) -> None:
+async def test_events_are_a_list_and_a_stream_that_continues_after_the_last_event_heard(temporal: Temporal) -> None:
     async with temporal.worker(talker, llm=ScriptedModel(["Hello"])), program(temporal) as olga:
         run = await temporal.start(talker)
         streamed = (await olga.get(api(run.id, "events"), headers={"Accept": "text/event-stream"})).text
@@ -263,7 +263,7 @@ async def test_nothing_of_another_tenant_is_seen_or_acted_on_at_any_door(tempora
         assert (await temporal.people.pending(secret.id))[0]["name"] == "c1"
 
 
-async def test_who_has_only_their_own_runs_sees_no_other_of_the_tenant(temporal: Temporal) -> None:
+async def test_a_person_who_has_only_their_own_runs_sees_no_other_of_the_tenant(temporal: Temporal) -> None:
     tenant = f"{temporal.name}-t"
     access = Access(people=[*PEOPLE, *(bound(name, tenants=[tenant], only_own=True) for name in ("amy", "ben"))])
     async with (

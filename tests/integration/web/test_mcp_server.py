@@ -584,7 +584,7 @@ async def test_a_server_starts_before_the_first_worker_of_its_queue(temporal: Te
 
 
 @pytest.mark.slow
-async def test_runs_go_on_when_the_server_is_killed_and_the_same_start_finds_them(
+async def test_runs_continue_when_the_server_is_killed_and_the_same_start_finds_them(
     temporal: Temporal, tmp_path: Path
 ) -> None:
     let_go = threading.Event()  # models are called on another loop

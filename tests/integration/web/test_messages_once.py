@@ -107,9 +107,7 @@ async def test_a_message_to_a_run_in_flight_counts_once(temporal: Temporal, door
 
 @pytest.mark.parametrize("door", ["ag-ui", "ai-sdk"])
 @pytest.mark.parametrize("no_id", [None, ""])
-async def test_messages_without_an_id_are_messages_of_their_own(
-    temporal: Temporal, door: str, no_id: str | None
-) -> None:
+async def test_messages_without_an_id_are_separate_messages(temporal: Temporal, door: str, no_id: str | None) -> None:
     model = echoes()
     async with temporal.worker(CLERK, llm=model), program(temporal) as client:
         for text in ("one", "two", "two"):

@@ -72,7 +72,7 @@ async def test_a_conversation_that_is_sent_whole_is_heard_whole(temporal: Tempor
     assert [message.content for message in model.calls[0].messages][1:] == ["I am Ada.", "Hi.", "Who am I?"]
 
 
-async def test_a_session_goes_on_with_what_is_new(temporal: Temporal) -> None:
+async def test_a_session_continues_with_the_new_messages(temporal: Temporal) -> None:
     model = ScriptedModel(["One.", "Two."])
     async with temporal.worker(CLERK, llm=model), sdk(temporal) as client:
         for text in ("first", "second"):
@@ -115,7 +115,7 @@ THOUGHTS = "Whom?\n\nIt is wet."
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_thoughts_are_in_a_field_of_their_own(temporal: Temporal, streams: bool) -> None:
+async def test_thoughts_are_in_their_own_field(temporal: Temporal, streams: bool) -> None:
     async with temporal.worker(CLERK, llm=ScriptedModel(THOUGHTFUL * 2), stream=streams), sdk(temporal) as client:
         asked: dict[str, Any] = {"model": "clerk", "messages": [user("hi")]}
         whole = (await client.chat.completions.create(**asked)).choices[0].message
@@ -144,7 +144,7 @@ async def test_thoughts_are_an_item_of_a_response_that_may_be_sent_again(tempora
     assert [message.content for message in model.calls[-1].messages][1:] == ["hi", "It rains.", "Really?"]
 
 
-async def test_an_agent_that_waits_for_a_person_says_so_and_goes_on_with_the_same_key(temporal: Temporal) -> None:
+async def test_an_agent_that_waits_for_a_person_says_so_and_continues_with_the_same_key(temporal: Temporal) -> None:
     model = ScriptedModel([CHARGES, "Done."])
     once = {"Idempotency-Key": temporal.session("once")}
     async with temporal.worker(CLERK, llm=model), sdk(temporal) as client:

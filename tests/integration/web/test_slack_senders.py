@@ -27,7 +27,7 @@ from standfast.web.chats.slack import slack_signature
         ("U0OLD", TEAM, "old may no longer decide, or may only view"),
     ],
 )
-async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(
+async def test_a_person_who_may_not_decide_is_told_so_alone_and_nothing_is_decided(
     temporal: Temporal, slack: Slack, user: str, team: str, why: str
 ) -> None:
     async with (

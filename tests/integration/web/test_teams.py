@@ -104,7 +104,7 @@ async def test_a_rejection_has_a_comment_and_while_others_must_approve_too_the_b
     assert await decisions(temporal, run) == [("approve", "ada", None), ("reject", "olga", "no")]
 
 
-async def test_others_are_asked_about_an_edit_by_a_card_of_their_own(temporal: Temporal, teams: Teams) -> None:
+async def test_others_are_asked_about_an_edit_by_their_own_card(temporal: Temporal, teams: Teams) -> None:
     both = Approval(message="Charge?", approvers=["ada", "olga"], quorum=2)
 
     @tool(approval=both)
@@ -145,7 +145,7 @@ async def test_a_button_that_is_pressed_twice_or_sent_again_counts_once(temporal
     assert await decisions(temporal, run) == [("approve", "ada", None)]
 
 
-async def test_after_the_deadline_a_button_decides_nothing_and_the_card_says_so_by_itself(
+async def test_after_the_deadline_a_button_decides_nothing_and_the_card_says_so_on_its_own(
     temporal: Temporal, teams: Teams
 ) -> None:
     of = line(timeout="1s", on_timeout="reject")

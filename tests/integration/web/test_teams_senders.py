@@ -25,7 +25,9 @@ OTHER = "11111111-2222-4333-8444-555555555555"
 
 
 @pytest.mark.slow
-async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(temporal: Temporal, teams: Teams) -> None:
+async def test_a_person_who_may_not_decide_is_told_so_alone_and_nothing_is_decided(
+    temporal: Temporal, teams: Teams
+) -> None:
     wrong = {
         "eve": "You are not known here",
         "vera": "vera has the role viewer",

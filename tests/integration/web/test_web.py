@@ -56,7 +56,7 @@ async def test_a_call_is_approved_with_what_was_edited(temporal: Temporal) -> No
     assert "less" in shown
 
 
-async def test_what_nobody_has_edited_is_approved_as_it_is(temporal: Temporal) -> None:
+async def test_what_nobody_has_edited_is_approved_unchanged(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[charge])
     async with temporal.worker(agent, llm=ScriptedModel([CHARGES, "done"])), browser(temporal) as client:
         run = await temporal.start(agent)
@@ -222,7 +222,7 @@ async def test_a_question_is_answered_and_the_run_told_something(temporal: Tempo
     assert [message.content for message in await temporal.messages()][2:4] == ["savings", "hurry"]
 
 
-async def test_a_paused_run_goes_on_and_another_is_cancelled(
+async def test_a_paused_run_continues_and_another_is_cancelled(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask_models_once(monkeypatch)

@@ -54,7 +54,7 @@ async def answer_to(port: int, sent: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"X: a", FORM + b"Content-Length: 900\r\n\r\ncsrf="], ids=repr)
-async def test_who_never_ends_a_request_is_not_waited_for(
+async def test_a_client_that_never_ends_a_request_is_not_waited_for(
     temporal: Temporal, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "READ_WITHIN", 0.3)
@@ -84,7 +84,9 @@ async def test_many_who_send_nothing_keep_nobody_out(temporal: Temporal, monkeyp
             await asyncio.wait(many)
 
 
-async def test_who_never_reads_an_answer_is_not_waited_for(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_never_reads_an_answer_is_not_waited_for(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(servers, "TAKEN_WITHIN", 0.3)
     server = servers.server_of(create_app(temporal.client, access=Access(people=PEOPLE)))
 
@@ -154,7 +156,7 @@ def test_a_fault_that_comes_again_and_again_is_logged_once_with_how_often_it_cam
     assert logged == ["Invalid it", "Invalid it (59 more of these since the last)"]
 
 
-async def test_who_has_not_signed_in_sends_no_large_forms(temporal: Temporal) -> None:
+async def test_a_person_who_has_not_signed_in_sends_no_large_forms(temporal: Temporal) -> None:
     async with browser(temporal, Access(people=PEOPLE)) as client:
         large = {"text": "x" * 100_000}
         assert (await client.post("/login", data=large)).status_code == 413
@@ -165,7 +167,7 @@ async def test_who_has_not_signed_in_sends_no_large_forms(temporal: Temporal) ->
 # --- guessed tokens ---
 
 
-async def test_who_guesses_tokens_has_to_wait_and_is_in_the_log(
+async def test_a_person_who_guesses_tokens_has_to_wait_and_is_in_the_log(
     temporal: Temporal, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with browser(temporal, Access(people=PEOPLE)) as client:
@@ -228,7 +230,7 @@ async def test_a_fault_of_the_page_is_a_page_with_all_headers(
             assert told.headers[name] == HEADERS[name]
 
 
-async def test_a_cookie_of_nested_json_is_no_cookie(temporal: Temporal) -> None:
+async def test_a_cookie_of_nested_json_is_ignored(temporal: Temporal) -> None:
     nested = base64.urlsafe_b64encode(b"[" * 3_000).decode()
     async with browser(temporal, Access(people=PEOPLE)) as client:
         headers = {"Authorization": f"Bearer {TOKENS['olga']}", "Cookie": f"standfast_filters={nested}"}
@@ -335,7 +337,7 @@ async def test_behind_a_proxy_each_waits_for_themselves(temporal: Temporal) -> N
 # --- sessions and tokens that are kept ---
 
 
-async def test_who_has_signed_out_is_out_after_a_restart_and_in_another_process(
+async def test_a_person_who_has_signed_out_is_out_after_a_restart_and_in_another_process(
     temporal: Temporal, tmp_path: Path
 ) -> None:
     access = Access(people=PEOPLE, secret=SECRET)

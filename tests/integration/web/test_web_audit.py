@@ -27,7 +27,7 @@ async def acts(temporal: Temporal, run: Run) -> list[tuple[str, str | None, str,
     return [(row.decision, row.by, row.gate, row.comment) for row in rows]
 
 
-async def test_who_answers_says_and_cancels_on_the_page_is_on_record(temporal: Temporal) -> None:
+async def test_a_person_who_answers_says_and_cancels_on_the_page_is_on_record(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[ask_user])
     async with temporal.worker(agent, llm=ScriptedModel([ASKS, "done", ASKS])), browser(temporal) as client:
         run = await temporal.start(agent)
@@ -54,7 +54,9 @@ async def test_who_answers_says_and_cancels_on_the_page_is_on_record(temporal: T
         assert asked[0].workflow_execution_cancel_requested_event_attributes.cause == "cancelled by ada"
 
 
-async def test_who_resumes_a_paused_run_is_on_record(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_person_who_resumes_a_paused_run_is_on_record(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask_models_once(monkeypatch)
     agent = Agent("clerk", model="first")
     down: Any = ModelError("down", transient=True)
@@ -66,7 +68,7 @@ async def test_who_resumes_a_paused_run_is_on_record(temporal: Temporal, monkeyp
         assert await acts(temporal, run) == [("resume", "ada", "model", "with the model second")]
 
 
-async def test_who_starts_a_run_on_the_page_is_on_record(temporal: Temporal) -> None:
+async def test_a_person_who_starts_a_run_on_the_page_is_on_record(temporal: Temporal) -> None:
     agent = Agent("clerk")
     options: Any = {"agents": [agent], "task_queue": temporal.name}
     async with temporal.worker(agent, llm=ScriptedModel(["done"])), browser(temporal, **options) as client:

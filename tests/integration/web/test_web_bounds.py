@@ -503,7 +503,7 @@ async def test_a_token_that_has_ended_or_lacks_the_scope_is_for_nothing(temporal
             assert (status, str(AMOUNT) in text) == (401, False), address
 
 
-async def test_who_may_do_one_act_to_a_run_does_not_do_others_to_several(temporal: Temporal) -> None:
+async def test_a_person_who_may_do_one_act_to_a_run_does_not_do_others_to_several(temporal: Temporal) -> None:
     access = Access(people=[person("olga", scopes=["read", "cancel"])])
     async with browser(temporal, access) as client:
         for act, status in (("cancel", 200), ("retry", 403), ("abort", 403)):
@@ -554,7 +554,7 @@ async def test_an_open_inbox_is_not_told_of_what_others_have(temporal: Temporal)
         assert looks["carl"][1] == {"approval": 1}
 
 
-async def test_who_begins_a_run_in_a_session_of_somebody_else_reads_nothing_of_it(temporal: Temporal) -> None:
+async def test_a_person_who_begins_a_run_in_a_session_of_somebody_else_reads_nothing_of_it(temporal: Temporal) -> None:
     tenant = f"{temporal.name}-b"
     async with browser(temporal, access_of(temporal), agents=[clerk], task_queue=temporal.name) as client:
         async with temporal.worker(clerk, llm=MODEL):

@@ -31,7 +31,7 @@ async def test_the_session_of_an_ended_run_is_deleted_on_its_page(temporal: Temp
         assert [(row.decision, row.outcome) for row in rows] == [("delete", "intended"), ("delete", "done")]
 
 
-async def test_who_may_not_delete_is_not_offered_it_and_a_session_in_flight_stays(temporal: Temporal) -> None:
+async def test_a_person_who_may_not_delete_is_not_offered_it_and_a_session_in_flight_stays(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[ask_user])
     script = [asks_for(call("ask_user", "c1", question="Which?")), "done"]
     async with temporal.worker(agent, llm=ScriptedModel(script)), browser(temporal) as client:

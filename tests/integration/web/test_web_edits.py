@@ -55,7 +55,7 @@ async def test_a_field_of_a_call_is_changed(temporal: Temporal) -> None:
     assert "charged 7" in (await temporal.messages())[2].content
 
 
-async def test_an_untouched_form_of_a_call_is_no_edit(temporal: Temporal) -> None:
+async def test_an_untouched_form_of_a_call_is_not_an_edit(temporal: Temporal) -> None:
     """Also of values that no field of a form could express."""
     seen: list[Any] = []
 
@@ -96,7 +96,7 @@ async def test_the_value_of_a_gate_is_changed_in_its_fields(temporal: Temporal) 
         assert (await result(run))["outputs"]["ok"] == {"title": "Better", "words": 5}
 
 
-async def test_the_value_of_a_gate_is_approved_as_it_is(temporal: Temporal) -> None:
+async def test_the_value_of_a_gate_is_approved_unchanged(temporal: Temporal) -> None:
     asked = edited()
     model = ScriptedModel([DRAFT, "out"])
     async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=model), browser(temporal) as client:
@@ -125,7 +125,7 @@ async def test_a_refused_edit_is_shown_again_with_the_error_beside_its_field(tem
         assert (await result(run))["outputs"]["ok"] == {"title": "Better <b>", "words": 8}
 
 
-async def test_who_comes_second_sees_the_changed_value_and_approves_it_untouched(temporal: Temporal) -> None:
+async def test_a_person_who_comes_second_sees_the_changed_value_and_approves_it_untouched(temporal: Temporal) -> None:
     asked = edited(approvers=["ada", "bob"], quorum=2)
     model = ScriptedModel([DRAFT, "out"])
     async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=model):
@@ -139,7 +139,9 @@ async def test_who_comes_second_sees_the_changed_value_and_approves_it_untouched
         assert (await result(run))["outputs"]["ok"] == {"title": "Better", "words": 5}
 
 
-async def test_what_somebody_else_has_changed_meanwhile_is_not_approved_by_an_old_form(temporal: Temporal) -> None:
+async def test_what_somebody_else_has_changed_in_the_meantime_is_not_approved_by_an_old_form(
+    temporal: Temporal,
+) -> None:
     asked = edited(approvers=["ada", "bob"], quorum=2)
     model = ScriptedModel([DRAFT, "out"])
     async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=model), browser(temporal, BOB) as client:

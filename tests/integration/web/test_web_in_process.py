@@ -41,7 +41,7 @@ async def wait(store: Any, session: str = "s", *, note: str = "eve", **whose: An
 
 
 @pytest.mark.parametrize("has_workers", [False, True])
-async def test_a_run_in_process_is_decided_on_by_the_page_and_goes_on_later(
+async def test_a_run_in_process_is_decided_on_by_the_page_and_continues_later(
     temporal: Temporal, has_workers: bool
 ) -> None:
     CHARGED.clear()
@@ -85,7 +85,7 @@ async def test_programs_see_it_and_decide_and_are_told_that_it_takes_effect_late
         assert (one["outcome"], "ada has approved it" in one["why"]) == ("refused", True)
 
 
-async def test_who_may_not_see_a_run_does_not_see_that_it_waits(temporal: Temporal) -> None:
+async def test_a_person_who_may_not_see_a_run_does_not_see_that_it_waits(temporal: Temporal) -> None:
     await wait(temporal.store, user_id="eve", tenant_id="acme")
     mine = {"token": TOKENS["ada"], "role": "approver"}
     for person, sees in (

@@ -15,7 +15,9 @@ def words(page: str) -> str:
     return " ".join(re.sub("<[^>]*>", " ", page).split())
 
 
-async def test_who_asks_what_was_said_before_and_what_it_cost_is_shown_with_no_worker(temporal: Temporal) -> None:
+async def test_a_person_who_asks_what_was_said_before_and_what_it_cost_is_shown_with_no_worker(
+    temporal: Temporal,
+) -> None:
     agent = Agent("clerk", tools=[charge])
     async with browser(temporal) as client:
         async with temporal.worker(agent, llm=ScriptedModel([CHARGES])):

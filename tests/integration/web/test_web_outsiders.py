@@ -186,7 +186,7 @@ async def test_a_key_of_somebody_else_or_for_something_else_takes_nothing_from_a
 # --- streams that are left open ---
 
 
-async def test_who_leaves_streams_open_by_the_hundred_keeps_nobody_out(temporal: Temporal) -> None:
+async def test_a_person_who_leaves_streams_open_by_the_hundred_keeps_nobody_out(temporal: Temporal) -> None:
     app = create_app(temporal.client, access=ACCESS, store=temporal.store, agents=[talker], task_queue=temporal.name)
     run = await temporal.start(talker)  # without a worker
     path = f"/api/v1/runs/{quote(run.id, safe='')}/events"

@@ -93,7 +93,7 @@ async def test_the_list_says_whose_giver_has_left(temporal: Temporal) -> None:
             assert ("outdated" in told) == bool(words)
 
 
-async def test_a_card_that_is_left_as_it_is_approves_this_call_alone(temporal: Temporal) -> None:
+async def test_a_card_that_is_left_unchanged_approves_this_call_alone(temporal: Temporal) -> None:
     paid.clear()
     async with temporal.worker(payer, llm=pays(5)), browser(temporal) as client:
         run = await temporal.start(payer)
@@ -129,7 +129,7 @@ async def test_a_wish_that_cannot_be_read_approves_nothing(
         await temporal.people.decide(run.id, "c1", "reject", by="ana")
 
 
-async def test_who_sees_only_their_own_runs_approves_and_sees_nothing_for_others(temporal: Temporal) -> None:
+async def test_a_person_who_sees_only_their_own_runs_approves_and_sees_nothing_for_others(temporal: Temporal) -> None:
     paid.clear()
     async with temporal.worker(payer, llm=pays(5)), browser(temporal, Access(people=PEOPLE)) as client:
         run = await temporal.start(payer, user_id="own")

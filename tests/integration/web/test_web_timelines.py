@@ -187,7 +187,7 @@ async def test_agents_that_a_pipeline_runs_are_folded_in_and_it_runs_again_from_
         assert "nowhere" in failed.text
 
 
-async def test_who_did_not_start_a_run_is_not_offered_to_run_it_again(temporal: Temporal) -> None:
+async def test_a_person_who_did_not_start_a_run_is_not_offered_to_run_it_again(temporal: Temporal) -> None:
     writer = Agent("writer")
     line = pipeline("line").parallel("both", Step("one", agent=writer), Step("two", agent=writer)).build()
     async with (
@@ -327,7 +327,7 @@ async def asks(run: Run, who: str) -> bool:
     return any(item["approvers"] == [who] for item in await pending(run))
 
 
-async def test_gates_of_pipelines_say_whom_they_ask_and_a_rejection_that_goes_back_is_no_failure(
+async def test_gates_of_pipelines_say_whom_they_ask_and_a_rejection_that_goes_back_is_not_a_failure(
     temporal: Temporal,
 ) -> None:
     writer = Agent("writer")

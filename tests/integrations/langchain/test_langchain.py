@@ -170,7 +170,7 @@ async def test_a_result_that_cannot_be_kept_is_read_as_lost(store: SQLiteStore) 
 # --- people ---
 
 
-async def test_a_tool_that_asks_a_person_goes_on_with_the_answer_and_runs_once(store: SQLiteStore) -> None:
+async def test_a_tool_that_asks_a_person_continues_with_the_answer_and_runs_once(store: SQLiteStore) -> None:
     charged = []
 
     def ask(cents: int) -> str:

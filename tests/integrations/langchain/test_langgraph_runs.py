@@ -141,7 +141,7 @@ async def test_a_process_that_dies_in_tools_that_change_the_state_changes_it_onc
     assert len([one for one in latest["messages"] if one.type == "tool"]) == 2
 
 
-async def test_a_graph_whose_worker_dies_within_a_stretch_goes_on_from_its_last_step(
+async def test_a_graph_whose_worker_dies_within_a_stretch_continues_from_its_last_step(
     temporal_server: DevServer, tmp_path: Path
 ) -> None:
     where = (temporal_server.address, uuid4().hex)
@@ -176,7 +176,7 @@ async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: S
 
 
 @SAVERS
-async def test_a_session_goes_on_with_a_message(temporal: Temporal, make_saver: Any) -> None:
+async def test_a_session_continues_with_a_message(temporal: Temporal, make_saver: Any) -> None:
     shop = Shop(CHARGE, SOLD, AIMessage("you are welcome"), saver=make_saver())
     async with temporal.worker(shop.graph):
         await result(await temporal.start(shop.graph, "Sell it."))
@@ -304,7 +304,7 @@ async def again(graph: Any, *messages: Message) -> LLMResponse:
     return answers[1]
 
 
-async def test_an_older_transcript_goes_on_from_its_own_checkpoint(store: SQLiteStore) -> None:
+async def test_an_older_transcript_continues_from_its_own_checkpoint(store: SQLiteStore) -> None:
     shop = Shop(AIMessage("one"), AIMessage("two"), AIMessage("three"), saver=InMemorySaver())
     first = assert_complete(await run(shop.graph, message="1"))
     await run(shop.graph, checkpoint=first.checkpoint, message="2")

@@ -148,7 +148,7 @@ async def test_a_call_that_people_reject_does_not_run_and_the_model_reads_it(tem
     assert "too dear" in shop.heard[-1]["output"]
 
 
-async def test_a_session_goes_on_with_a_message_and_the_model_hears_all_of_it(temporal: Temporal) -> None:
+async def test_a_session_continues_with_a_message_and_the_model_hears_all_of_it(temporal: Temporal) -> None:
     shop = Shop(CHARGE, "sold", "you are welcome")
     async with temporal.worker(shop.agent):
         await result(await temporal.start(shop.agent, "Sell it."))
@@ -258,7 +258,7 @@ async def test_people_may_be_asked_otherwise_than_the_tool_says() -> None:
     assert (await run(as_agent(shop.agent, approval={"charge": None}), message="Sell it.")).response == "sold"
 
 
-async def test_an_agent_hands_over_and_the_other_one_goes_on_with_the_session(store: SQLiteStore) -> None:
+async def test_an_agent_hands_over_and_the_other_one_continues_with_the_session(store: SQLiteStore) -> None:
     model = scripted(("transfer_to_refunds", {}), ("charge", {"cents": -5}), "refunded", "yes?")
     shop = Shop()
     refunds = Agent[Any]("refunds", instructions="Refund.", tools=[shop.tool], model=model)
@@ -299,7 +299,7 @@ async def test_the_context_is_made_for_who_runs_the_agent() -> None:
     assert seen == [("ada", None)]
 
 
-async def test_the_answer_is_of_the_output_type_also_if_that_is_a_list() -> None:
+async def test_the_answer_is_of_the_output_type_even_if_that_is_a_list() -> None:
     class Receipt(BaseModel):
         cents: int
 

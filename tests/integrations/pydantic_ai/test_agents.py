@@ -108,7 +108,7 @@ async def test_a_result_of_a_tools_own_that_looks_like_a_note_is_read_whole(stor
     assert json.loads(done.response) == [said]
 
 
-async def test_what_pydantic_ai_does_around_a_request_goes_on(store: SQLiteStore) -> None:
+async def test_what_pydantic_ai_does_around_a_request_continues(store: SQLiteStore) -> None:
     asked, lengths = list[str](), list[int]()
 
     async def shout(ctx: RunContext[str], text: str) -> str:

@@ -114,7 +114,7 @@ async def test_the_same_message_again_after_the_end_is_a_new_turn_and_with_a_run
         await agent.run("Sell two.", conversation_id="order-7", run_id="sale-1")
 
 
-async def test_without_a_message_a_turn_goes_on_and_a_finished_one_is_read(store: SQLiteStore) -> None:
+async def test_without_a_message_a_turn_continues_and_a_finished_one_is_read(store: SQLiteStore) -> None:
     script, till = Script(CHARGE, Power(), reads), Till()
     agent = agent_of(store, script, till.charge)
     with pytest.raises(Power):
@@ -217,7 +217,7 @@ async def test_a_history_that_is_given_replaces_that_of_the_store(store: SQLiteS
     assert len(script.asked[-1]) == 5  # after the history that was given last
 
 
-async def test_tools_that_retry_fail_or_run_at_once_go_on_as_they_were(store: SQLiteStore) -> None:
+async def test_tools_that_retry_fail_or_run_at_once_continue_as_they_were(store: SQLiteStore) -> None:
     tries, till = list[int](), Till()
 
     async def picky(n: int) -> str:
@@ -236,7 +236,7 @@ async def test_tools_that_retry_fail_or_run_at_once_go_on_as_they_were(store: SQ
     assert (result.usage.requests, result.usage.tool_calls) == (3, 3)
 
 
-async def test_what_a_tool_raised_is_read_by_the_model_when_the_turn_goes_on(store: SQLiteStore) -> None:
+async def test_what_a_tool_raised_is_read_by_the_model_when_the_turn_continues(store: SQLiteStore) -> None:
     async def breaks() -> None:
         raise RuntimeError("no paper")
 
@@ -360,7 +360,7 @@ async def test_toolsets_that_are_made_for_a_run_need_no_id(store: SQLiteStore) -
     assert till.charged == [5]
 
 
-async def test_an_output_validator_and_limits_hold_when_a_turn_goes_on(store: SQLiteStore) -> None:
+async def test_an_output_validator_and_limits_hold_when_a_turn_continues(store: SQLiteStore) -> None:
     script = Script(says("short"), Power(), says("long enough"), says("Hello again."))
     agent = agent_of(store, script)
 
@@ -394,7 +394,7 @@ async def test_a_turn_that_the_agent_gave_up_is_closed_by_the_next_message(store
     assert (await agent.run("Stop.", conversation_id="order-7")).output == "All right."
 
 
-async def test_an_agent_that_a_tool_asks_goes_on_where_it_was(store: SQLiteStore) -> None:
+async def test_an_agent_that_a_tool_asks_continues_where_it_was(store: SQLiteStore) -> None:
     till = Till()
     inner_script = Script(CHARGE, Power(), says("Charged."))
     inner = agent_of(store, inner_script, till.charge, name="cashier")

@@ -112,7 +112,7 @@ async def test_on_temporal_a_servers_call_is_an_activity_and_its_approval_a_gate
     assert (noted(tmp_path, "charges"), len(noted(tmp_path, "starts"))) == (["4"], 1)
 
 
-async def test_a_connection_that_was_lost_between_calls_is_made_anew(tmp_path: Path) -> None:
+async def test_a_connection_that_was_lost_between_calls_is_made_again(tmp_path: Path) -> None:
     def killing(messages: Any, info: Any) -> Any:
         if len(script.asked) == 1:
             os.kill(int(noted(tmp_path, "starts")[0]), signal.SIGKILL)

@@ -54,7 +54,7 @@ def durability_of(agent: Agent[Any, Any]) -> StandfastDurability:
     return found
 
 
-async def test_a_call_waits_until_standfasts_decision_and_the_same_run_goes_on(store: SQLiteStore) -> None:
+async def test_a_call_waits_until_standfasts_decision_and_the_same_run_continues(store: SQLiteStore) -> None:
     agent, till = shop_of(
         store,
         Script(TWO, reads),
@@ -149,7 +149,7 @@ async def test_a_deadline_ends_a_gate_and_the_model_is_told(store: SQLiteStore) 
     assert till.charged == []
 
 
-async def test_who_asked_cannot_approve_where_that_is_excluded(store: SQLiteStore) -> None:
+async def test_a_person_who_asked_cannot_approve_where_that_is_excluded(store: SQLiteStore) -> None:
     rule = Approval(approvers=["ada", "bob"], exclude_requester=True)
     agent, till = shop_of(store, Script(calls(("charge", {"cents": 5})), reads), rule, user_id=lambda ctx: "ada")
     await agent.run("Sell it.", conversation_id="order-7")
@@ -164,7 +164,7 @@ async def test_who_asked_cannot_approve_where_that_is_excluded(store: SQLiteStor
     assert till.charged == [5]
 
 
-async def test_a_tool_that_asks_by_itself_runs_once_with_what_was_approved(store: SQLiteStore) -> None:
+async def test_a_tool_that_asks_on_its_own_runs_once_with_what_was_approved(store: SQLiteStore) -> None:
     runs = list[tuple[int, bool]]()
 
     async def charge(ctx: RunContext[Any], cents: int) -> int:

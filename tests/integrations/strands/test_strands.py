@@ -159,7 +159,7 @@ async def test_a_result_that_cannot_be_kept_is_read_as_lost(store: SQLiteStore, 
 
 
 @pytest.mark.parametrize("asker", ["tool", "hook"])
-async def test_what_asks_a_person_goes_on_with_the_answer_and_runs_once(
+async def test_what_asks_a_person_continues_with_the_answer_and_runs_once(
     store: SQLiteStore, tmp_path: Path, asker: str
 ) -> None:
     shop, charged = Shop(store, tmp_path), []

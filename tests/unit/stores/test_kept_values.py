@@ -37,7 +37,7 @@ def _is_read_or_refused(read: Callable[[str], Any], text: str) -> None:
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_what_is_no_record_is_told_as_such(read: Callable[[str], Any]) -> None:
+def test_a_value_that_is_not_a_record_is_reported_as_such(read: Callable[[str], Any]) -> None:
     for text in ODD:
         _is_read_or_refused(read, text)
 

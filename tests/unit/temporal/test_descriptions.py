@@ -103,7 +103,7 @@ def test_a_name_to_send_is_filled_in_where_only_one_is_left_to_approve() -> None
     assert '"by": "bob"' in shown(waits(approvers=("ada", "bob"), quorum=2, approved_by=("ada",)))
 
 
-def test_words_of_a_model_are_no_markup_and_hide_nothing() -> None:
+def test_words_of_a_model_are_not_markup_and_hide_nothing() -> None:
     said = "# *now* [here](https://x.example) <b>|\n\n    `code`\n```\n\u202eevil"
     quoted = [
         r"\# \*now\* \[here\](https\://x\.example) \<b\>\|",

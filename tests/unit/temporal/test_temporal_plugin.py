@@ -111,7 +111,7 @@ def test_a_tool_with_the_name_of_an_activity_is_refused(store: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["triage", None, look, object()])
-def test_what_is_no_agent_is_refused(store: Any, wrong: Any) -> None:
+def test_a_value_that_is_not_an_agent_is_refused(store: Any, wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="is not an Agent"):
         plugin(wrong, store=store)
 
@@ -130,7 +130,7 @@ def test_a_durable_store_without_a_ledger_is_refused() -> None:
 
 
 @pytest.mark.parametrize("store", [None, "standfast.db", object()])
-def test_what_is_no_store_is_refused(store: Any) -> None:
+def test_a_value_that_is_not_a_store_is_refused(store: Any) -> None:
     with pytest.raises(DefinitionError, match="store must be a store, such as sqlite_store"):
         plugin(Agent("a"), store=store)
 

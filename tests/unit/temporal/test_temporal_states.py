@@ -250,7 +250,7 @@ def test_the_loop_of_any_agent_comes_back(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, "1s", "30d"])
-def test_the_time_that_an_answer_has_comes_back_also_if_it_has_for_ever(timeout: Any) -> None:
+def test_the_time_that_an_answer_has_comes_back_even_if_it_has_for_ever(timeout: Any) -> None:
     loop = Loop(answer_timeout=timeout)
     assert facts_of(Agent("a", loop=loop)).loop.answer_timeout == loop.answer_timeout
 

@@ -249,7 +249,7 @@ def test_junk_is_refused_as_fields_or_is_of_the_types_that_were_asked_for(data: 
     ],
     ids=["NaN", "infinity", "digits", "surrogate", "key", "set", "tuple"],
 )
-def test_what_is_no_strict_json_is_refused_by_name(value: Any, reason: str) -> None:
+def test_what_is_not_strict_json_is_refused_by_name(value: Any, reason: str) -> None:
     with pytest.raises(InputError, match=f"^it: .*{reason}"):
         check_json(value, "it")
 
@@ -303,7 +303,7 @@ def test_a_status_code_of_any_kind_can_be_written(code: Any) -> None:
 
 
 @pytest.mark.parametrize("junk", [{}, {"claimed": True}, {"nonsense": 1}])
-def test_what_is_no_outcome_is_refused(junk: dict[str, Any]) -> None:
+def test_a_value_that_is_not_an_outcome_is_refused(junk: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="No outcome"):
         read_outcome(junk)
 

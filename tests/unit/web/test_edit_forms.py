@@ -220,7 +220,7 @@ def test_what_an_empty_field_stands_for_is_said_in_it() -> None:
     }  # fmt: skip
 
 
-def test_a_title_never_stands_in_the_place_of_another_key() -> None:
+def test_a_title_never_stands_instead_of_another_key() -> None:
     schema = {
         "type": "object",
         "properties": {"to": {"type": "string", "title": "From"}, "is_new": {"title": "Is New"}},

@@ -96,7 +96,7 @@ def test_a_null_that_must_be_said_is_said_by_leaving_it_empty() -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("words", "many"), ("rules", "{"), ("tone", "cold")])
-def test_what_is_no_number_or_json_is_refused_by_name(name: str, text: str) -> None:
+def test_what_is_not_a_number_or_json_is_refused_by_name(name: str, text: str) -> None:
     with pytest.raises(InputError, match=name.capitalize()):
         read(**{name: text})
 

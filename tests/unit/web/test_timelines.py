@@ -51,7 +51,7 @@ def brief(entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
     return [(entry.title, entry.state, entry.seconds) for entry in entries]
 
 
-def test_a_turn_and_its_call_say_how_long_they_took_and_what_came_of_them() -> None:
+def test_a_turn_and_its_call_say_how_long_they_took_and_the_outcome_of_them() -> None:
     turn, tool = folded(
         TurnStarted(1, "m", at=at(0)),
         TurnEnded(1, "Look", (CALL,), USED, 1.5, at=at(2)),
@@ -130,7 +130,7 @@ def test_a_gate_says_who_was_asked_who_decided_and_how_long_that_took() -> None:
     assert gate.notes == ["2 must approve", "approve of eve did not count: eve may not", "reject by ada: too much"]
 
 
-def test_a_gate_says_when_people_were_reminded_and_when_it_went_on_to_others() -> None:
+def test_a_gate_says_when_people_were_reminded_and_when_it_was_escalated() -> None:
     (gate,) = folded(
         GateOpened("ok", "Fine?", "0f", at=at(0)),
         GateReminded("ok", at=at(3_600)),
@@ -145,7 +145,7 @@ def test_a_gate_says_when_people_were_reminded_and_when_it_went_on_to_others() -
     ]
 
 
-def test_what_was_open_when_a_run_ended_goes_on_no_more() -> None:
+def test_an_item_that_was_open_when_a_run_ended_does_not_continue() -> None:
     step, *_, cancel, end = folded(
         StepStarted("write", "line/1/write", at=at(0)),
         CancelRequested("cancelled by ada", at=at(2)),
