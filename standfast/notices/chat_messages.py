@@ -155,6 +155,14 @@ class Shown:
         return found
 
 
+def left_out(item: Mapping[str, Any]) -> str:
+    """Return a line on the values of a gate, which a message without buttons does not show; "" if it has none."""
+    count = len(item.get("shown") or ())
+    return f"{count} {'value' if count == 1 else 'values'}, not shown here: see the page or `standfast pending`" * (
+        count > 0
+    )
+
+
 def has_form(item: Mapping[str, Any]) -> bool:
     """Whether there are arguments to edit."""
     return isinstance(item.get("arguments"), dict) and bool(item["arguments"])

@@ -24,10 +24,12 @@ from standfast.notices.chat_messages import (
     cut,
     has_form,
     head,
+    left_out,
 )
 
 _SECTION = 2_900  # characters; Slack takes 3,000 in a block
 _BLOCKS = 40  # of Slack's 50, for the value that is decided on
+_FACT = 500  # characters
 _VALUE = 2_000  # characters of a button's value
 IN_DOUBT = ("fatal_error", "internal_error", "unreadable")  # after which Slack may have done what it was asked
 PASSING = ("fatal_error", "internal_error", "ratelimited", "request_timeout", "service_unavailable", "unreadable")
@@ -61,12 +63,14 @@ def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | Non
     run, first = mrkdwn(data["workflow_id"]), _cut(escaped(head(data)))
     fields = {
         "Run": f"<{link}|{run}>" if link else run,
-        "Name": mrkdwn(data["name"]),
+        "Name": mrkdwn(cut(data["name"], _FACT)),
         "Tool": mrkdwn(data.get("tool") or ""),
-        "Arguments": mrkdwn(json.dumps(data["arguments"], ensure_ascii=False)) if "arguments" in data else "",
-        "Approvers": mrkdwn(", ".join(data.get("approvers") or ())),
+        "Approvers": mrkdwn(cut(", ".join(data.get("approvers") or ()), _FACT)),
         "Until": mrkdwn(data.get("deadline") or ""),
         "Decide": f"<{decide}|approve or reject>" if decide else "",
+        "Shown": left_out(data),
+        # Last, since the end may be cut.
+        "Arguments": mrkdwn(json.dumps(data["arguments"], ensure_ascii=False)) if "arguments" in data else "",
     }
     lines = [f"*{name}:* {value}" for name, value in fields.items() if value]
     return {
@@ -127,7 +131,10 @@ def draw(run: str, item: Mapping[str, Any]) -> Drawn:
     first, *rest = ([_block(part.kind, text) for text in _pieces(part.text)] for part in shown.parts)
     facts = {"type": "section", "fields": [plain(f"{name}: {value}") for name, value in shown.facts.items()]}
     blocks = [*first, facts, *(block for blocks in rest for block in blocks)]
-    return Drawn(blocks[:_BLOCKS], shown.is_whole and len(blocks) <= _BLOCKS)
+    if len(blocks) <= _BLOCKS:
+        return Drawn(blocks, shown.is_whole)
+    more = len(blocks) - _BLOCKS + 1
+    return Drawn([*blocks[: _BLOCKS - 1], line(f"… and {more} more parts, not shown here")], is_whole=False)
 
 
 def _block(kind: str, text: str) -> JSONObject:

@@ -25,6 +25,7 @@ from standfast.notices.chat_messages import (
     cut,
     has_form,
     head,
+    left_out,
 )
 
 GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -97,6 +98,7 @@ def waiting_card(data: Mapping[str, Any], link: str | None, decide: str | None) 
         "Arguments": cut(json.dumps(data["arguments"], ensure_ascii=False), MOST // 3) if "arguments" in data else "",
         "Approvers": ", ".join(data.get("approvers") or ()),
         "Until": data.get("deadline") or "",
+        "Shown": left_out(data),
     }
     first = [*_lines(cut(head(data), MOST // 3), {"weight": "Bolder"})]
     body = [*first, *_facts({name: visible(value) for name, value in facts.items() if value})]

@@ -188,7 +188,19 @@ async def test_each_call_carries_the_idempotency_key(driver: Driver) -> None:
 # --- generated ---
 
 Pair = tuple[Any, Any]  # a schema, and a value that fits it
-_NAME = st.text(st.sampled_from("ab$@é. /~"), min_size=1, max_size=4) | st.sampled_from(["$ref", "type", "properties"])
+_NAME = st.one_of(
+    st.text(st.sampled_from("ab$@é. /~"), min_size=1, max_size=4),
+    st.sampled_from(
+        ["$ref", "$defs", "type", "properties", "required", "self", "ctx", "__class__", "n" * 65, "n" * 300]
+    ),
+)
+# In which all keywords below are allowed; 2020-12 has no list of `items`, and draft 4 no `const`.
+_DRAFTS = [
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-07/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "https://example.com/no-draft",
+]
 _LEAF: st.SearchStrategy[Pair] = st.sampled_from(
     [
         (True, [1, {"a": None}]),
@@ -231,6 +243,8 @@ def declarations(draw: st.DrawFn) -> Pair:
     needed = draw(st.lists(st.sampled_from(sorted(arguments)), unique=True)) if arguments else []
     definitions = {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}}
     whole = {**schema, "required": needed, "$defs": definitions}
+    if (draft := draw(st.sampled_from([None, *_DRAFTS]))) is not None:
+        whole["$schema"] = draft
     choice = draw(st.sampled_from([None, "anyOf", "allOf"]))
     return whole if choice is None else {**whole, choice: [{"required": needed}]}, arguments
 

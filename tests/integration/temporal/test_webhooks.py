@@ -96,9 +96,8 @@ async def test_people_are_reminded_as_often_as_the_gate_says(temporal: Temporal)
     assert texts[0] == "Waiting for approval: Charge &lt;the&gt; customer &amp; go?"
     assert texts[1] == texts[0].replace("Waiting", "Still waiting")
     fields = server.requests[0].body["blocks"][1]["text"]["text"].splitlines()
-    assert fields[:5] == [
-        f"*Run:* {run.id}", "*Name:* c1", "*Tool:* charge", '*Arguments:* {"amount": 5}', "*Approvers:* ada"
-    ]  # fmt: skip
+    assert fields[:4] == [f"*Run:* {run.id}", "*Name:* c1", "*Tool:* charge", "*Approvers:* ada"]
+    assert fields[-1] == '*Arguments:* {"amount": 5}'
 
 
 async def test_a_pipeline_tells_of_its_gates_and_each_webhook_of_what_it_wants_to_know(temporal: Temporal) -> None:
