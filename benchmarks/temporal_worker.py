@@ -214,7 +214,7 @@ async def make_worker(options: argparse.Namespace, store: Any) -> Worker:
         return await floor_worker(options.address)
     agent_workflows.STEPS = options.steps
     client = await connect(options.address)
-    plugin = StandfastPlugin(agents=AGENTS, pipelines=[GATED], store=store, llm=PlannedModel())
+    plugin = StandfastPlugin(agents=AGENTS, pipelines=[GATED], store=store, llm=PlannedModel(), lane=options.lane)
     return Worker(client, task_queue=options.queue, plugins=[plugin])
 
 
@@ -234,6 +234,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("kind", choices=("floor", "standfast"))
     parser.add_argument("--store", help="the SQLite file, or the address of a PostgreSQL database")
     parser.add_argument("--stores", choices=STORES, default="sqlite", help="how it is wrapped")
+    parser.add_argument("--lane", choices=("each", "fast"), default="each", help="of the agents")
     parser.add_argument("--queue", default="standfast", help="the task queue")
     parser.add_argument("--steps", type=int, default=agent_workflows.STEPS, help="after which a run continues as new")
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
 
-from standfast.agents.agent import Agent, OnTerminalToolError
+from standfast.agents.agent import LANES, Agent, Lane, OnTerminalToolError
 from standfast.agents.contexts import AgentContext, AgentIdentity
 from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
 from standfast.agents.guardrails import Guardrail, OutputValidator
@@ -9,6 +9,7 @@ from standfast.tools.checks import NAME, check_former_names, check_name
 
 __all__ = [
     "ACCEPTED",
+    "LANES",
     "NAME",
     "STATE_BYTES",
     "Agent",
@@ -18,6 +19,7 @@ __all__ = [
     "DiminishingReturns",
     "ForeignAgent",
     "Guardrail",
+    "Lane",
     "Loop",
     "OnTerminalToolError",
     "OutputValidator",

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     NoClass = UnionType | _SpecialForm  # such as `Cart | None`, whose type checkers cannot read yet
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
+Lane = Literal["each", "fast"]
+LANES: tuple[Lane, ...] = ("each", "fast")
 Hook = Callable[[AgentContext[DepsT]], object]
 Instructions = str | Callable[[AgentContext[DepsT]], str | Awaitable[str]]
 Manager = AbstractAsyncContextManager[DepsT, Any]
@@ -82,6 +84,7 @@ class Options(TypedDict, Generic[DepsT], total=False):
     on_complete: Hook[DepsT] | None
     on_stuck: Hook[DepsT] | None
     on_terminal_tool_error: OnTerminalToolError
+    lane: Lane | None
     adapter: Any
 
 
@@ -157,6 +160,8 @@ class Agent(Generic[T_co, DepsT_co]):
             called instead of `on_complete` when the run stopped early; after "error" neither is called.
         on_terminal_tool_error: "message" lets the model read it, "stop" ends the run with "error" after the turn's
             calls, "fail" raises it from `run` and starts no further call.
+        lane: on Temporal, "each" makes an activity of each model call and of each tool call, and "fast" one of several
+            turns, which is much cheaper for quick steps. By default, the plugin's. In process it changes nothing.
         adapter: an object with `async def chat(messages, tools)` that is called instead of any model or `llm=`.
 
     Raises:
@@ -190,6 +195,7 @@ class Agent(Generic[T_co, DepsT_co]):
     on_complete: Hook[DepsT_co] | None = None
     on_stuck: Hook[DepsT_co] | None = None
     on_terminal_tool_error: OnTerminalToolError = "message"
+    lane: Lane | None = None
     adapter: Any = field(default=None, repr=False)
 
     if TYPE_CHECKING:  # the output, and deps or the context, determine the agent's type
@@ -234,6 +240,8 @@ class Agent(Generic[T_co, DepsT_co]):
         check_choice(
             f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error, ("message", "stop", "fail")
         )
+        if self.lane is not None:
+            check_choice(f"Agent '{self.name}': lane", self.lane, LANES)
         if not isinstance(self.settings, Mapping):
             raise self._fault(f"settings must be a mapping, got {self.settings!r}")
         object.__setattr__(self, "settings", frozen(self.settings))

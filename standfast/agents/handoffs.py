@@ -127,6 +127,7 @@ _SHARED = (
     "on_complete",
     "on_stuck",
     "on_terminal_tool_error",
+    "lane",
 )
 
 

@@ -16,7 +16,7 @@ from temporalio.plugin import SimplePlugin
 from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from standfast.agents import Agent, ForeignAgent
+from standfast.agents import LANES, Agent, ForeignAgent, Lane
 from standfast.checkpoints import CheckpointKey, check_key
 from standfast.errors import DefinitionError, InputError
 from standfast.llm import LLM
@@ -29,6 +29,7 @@ from standfast.temporal.activities.gates.webhooks import NoticeActivities, Webho
 from standfast.temporal.activities.models.model_activities import ModelActivities
 from standfast.temporal.activities.runs.pipeline_activities import PipelineActivities
 from standfast.temporal.activities.runs.run_activities import BoardActivities, ExportActivities, RunActivities
+from standfast.temporal.activities.runs.stretches import Stretches
 from standfast.temporal.activities.sessions.message_activities import SaidActivities
 from standfast.temporal.activities.sessions.session_activities import SessionActivities
 from standfast.temporal.activities.tools.tool_activities import ToolActivities
@@ -50,6 +51,7 @@ from standfast.temporal.workflows.sdk.query_order import keep_order_beside_queri
 from standfast.temporal.workflows.sdk.tolerant_runner import AgentWorkflowRunner
 from standfast.temporal.workflows.sdk.worker_internals import add_activity, default_build_id, end_unstarted
 from standfast.tools import Duration
+from standfast.tools.checks import check_choice
 
 DRAIN = 30.0  # seconds that a stopping worker allows for current work
 
@@ -109,6 +111,7 @@ class StandfastPlugin(SimplePlugin):
         checkpoint_key: a secret, as in `run`: exports are signed with it, and no other checkpoint begins a run.
         retention: the minimum time for which the store keeps calls, replies and partial answers of runs that Temporal
             has forgotten; a worker deletes older ones. None keeps them until `standfast store prune`.
+        lane: of agents without their own; see `Agent`.
         single_machine: all workers run on this machine, although the Temporal server does not: otherwise a SQLite file
             is refused.
 
@@ -132,6 +135,7 @@ class StandfastPlugin(SimplePlugin):
         store_patience: Duration = "30s",
         checkpoint_key: CheckpointKey | None = None,
         retention: Duration | None = None,
+        lane: Lane = "each",
         single_machine: bool = False,
     ) -> None:
         """Validate the class's arguments, and prepare the worker's parts."""
@@ -143,8 +147,8 @@ class StandfastPlugin(SimplePlugin):
         self._posted = posted = PostedMessages(host.store, bots_of(told))
         tools_of = ToolActivities(host)
         self._toolsets = OpenToolsets(host, tools_of.activity)
+        models = ModelActivities(host)
         parts = (
-            ModelActivities,
             RunActivities,
             SessionActivities,
             SaidActivities,
@@ -154,8 +158,10 @@ class StandfastPlugin(SimplePlugin):
             partial(BoardActivities, posted=posted),
         )
         activities = [each for part in parts for each in part(host).all()]
+        activities += [*models.all(), *Stretches(host, models, tools_of).all()]
         activities += [*tools_of.all(), *NoticeActivities(told, posted, host.store).all()]
-        host.notices = bool(told)
+        check_choice("lane", lane, LANES)
+        host.notices, host.lane = bool(told), lane
         host.stream = _checked_stream(stream, store)
         super().__init__(
             "standfast.StandfastPlugin",

@@ -43,6 +43,7 @@ from standfast import (
     run,
     tool,
 )
+from standfast.agents import Lane
 from standfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from standfast.stores.file_holds import SessionLocks
 from standfast.temporal import StandfastPlugin, connect
@@ -347,6 +348,7 @@ async def work(
     steps: int = agent_workflows.STEPS,
     dead_after: float | None = None,
     silent: bool = False,
+    lane: Lane = "each",
     **options: Any,
 ) -> None:
     """Work until SIGTERM, and then for as long as `drain` says.
@@ -371,7 +373,13 @@ async def work(
     client = await connect(address)
     plugin_type = StandfastPlugin if workflows else WithoutWorkflows
     async with StoppingStore(outside, locks) as store:
-        plugin = plugin_type(agents=outside.agents(), pipelines=outside.pipelines(), store=store, llm=outside.model())
+        plugin = plugin_type(
+            agents=outside.agents(),
+            pipelines=outside.pipelines(),
+            store=store,
+            llm=outside.model(),
+            lane=lane,
+        )
         async with Worker(client, task_queue=queue, plugins=[plugin], **options):
             outside.mark("ready")
             await stop.wait()

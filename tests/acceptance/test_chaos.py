@@ -8,6 +8,7 @@ import pytest
 
 from acceptance.replays import chosen_seed, failed_replays
 from acceptance.temporal_world import LOST, World
+from standfast.agents import LANES
 
 PLANS = (
     "charge look charge_plainly look_plainly charge",
@@ -22,11 +23,11 @@ CUT_OFF = 'failed: {"error": "Tool \\"%s\\": it was cut off '
 async def kill_at_random(world: World, chance: random.Random) -> None:
     """Keep two workers, and kill one of them at a time; leave two alive."""
     names = (f"w{number}" for number in count())
-    alive = [await world.worker(next(names), pace=0.2) for _ in range(2)]
+    alive = [await world.worker(next(names), pace=0.2, lane=lane) for lane in LANES]
     for _ in range(KILLS):
         await asyncio.sleep(chance.uniform(0.5, 1.5))
         alive.pop(chance.randrange(len(alive))).kill()
-        alive.append(await world.worker(next(names), pace=0.2))
+        alive.append(await world.worker(next(names), pace=0.2, lane=chance.choice(LANES)))
 
 
 @pytest.mark.slow

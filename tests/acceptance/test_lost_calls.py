@@ -136,6 +136,7 @@ async def aftermath(
         world(tmp_path_factory.mktemp("second"), address) as two,
         world(tmp_path_factory.mktemp("unclaimed"), address) as three,
         world(tmp_path_factory.mktemp("frozen"), address) as four,
+        world(tmp_path_factory.mktemp("fast"), address) as five,
         asyncio.timeout(150),
     ):
         found = await asyncio.gather(
@@ -144,11 +145,12 @@ async def aftermath(
             killed(two, "second", CLAIMED, dead_after=60),
             killed(three, "second", UNCLAIMED),
             frozen(four),
+            killed(five, "second", CLAIMED, dead_after=60, lane="fast"),
         )
-        yield dict(zip(("restarted", "second", "unclaimed", "frozen"), found, strict=True))
+        yield dict(zip(("restarted", "second", "unclaimed", "frozen", "in the fast lane"), found, strict=True))
 
 
-@pytest.fixture(params=["restarted", "second"])
+@pytest.fixture(params=["restarted", "second", "in the fast lane"])
 def after(request: pytest.FixtureRequest, aftermath: dict[str, dict[str, Ended]]) -> dict[str, Ended]:
     """Return the outcome of claimed calls when a worker was restarted, and when there was a second one."""
     return aftermath[request.param]

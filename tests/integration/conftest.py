@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,20 +25,19 @@ from standfast.testing import DevServer, dev_server
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test` a quarter of each file's cases on Temporal that also run in process; the rest are slow.
+    """Leave to `make test` some of each file's cases on Temporal that also run in process; the rest are slow.
 
     The rule itself is in the loop, and its case in process stays fast.
     """
     twins = defaultdict[Path, list[pytest.Item]](list)
     for item in items:
-        has_twin = "on Temporal" in item.name and not {"driver", "pipelines"}.isdisjoint(
-            getattr(item, "fixturenames", ())
-        )
+        is_on_temporal = "on Temporal" in item.name or "in the fast lane" in item.name
+        has_twin = is_on_temporal and not {"driver", "pipelines"}.isdisjoint(getattr(item, "fixturenames", ()))
         if has_twin and item.get_closest_marker("slow") is None:
             twins[item.path].append(item)
     for cases in twins.values():
         for number, case in enumerate(cases):
-            if number % 4:
+            if number % 5:
                 case.add_marker("slow")
 
 
@@ -120,8 +120,12 @@ def pipelines(request: pytest.FixtureRequest, temporal: Temporal) -> pipeline_dr
     return made
 
 
-@pytest.fixture(params=[InProcess, OnTemporal], ids=["in process", "on Temporal"])
+def in_fast_lane(temporal: Temporal) -> OnTemporal:
+    return OnTemporal(replace(temporal, lane="fast"))
+
+
+@pytest.fixture(params=[InProcess, OnTemporal, in_fast_lane], ids=["in process", "on Temporal", "in the fast lane"])
 def driver(request: pytest.FixtureRequest, temporal: Temporal) -> Driver:
-    """What carries a run out; a rule of the loop holds with either."""
+    """What carries a run out; a rule of the loop holds with each."""
     made: Driver = request.param(temporal)
     return made

@@ -21,6 +21,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from standfast import Agent, InputError, Message
+from standfast.agents import Lane
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent
 from standfast.temporal.client.runs.descriptions import NoWorkerError, answer
@@ -59,11 +60,12 @@ class People(StandfastClient):
 
 @dataclass(frozen=True)
 class Temporal:
-    """A client of the server, and a store and a task queue of the test's own."""
+    """A client of the server, a store and a task queue of the test's own, and the lane of its agents."""
 
     client: Client
     store: SQLiteStore
     name: str
+    lane: Lane = "each"
 
     @property
     def people(self) -> "People":
@@ -80,7 +82,8 @@ class Temporal:
     @contextlib.asynccontextmanager
     async def worker(self, *agents: Agent, llm: Any = None, **options: Any) -> AsyncIterator[Worker]:
         """Run a worker for these agents as long as the block."""
-        plugin = StandfastPlugin(agents=agents, store=options.pop("store", self.store), llm=llm, **options)
+        options = {"store": self.store, "lane": self.lane, **options}
+        plugin = StandfastPlugin(agents=agents, llm=llm, **options)
         async with Worker(self.client, task_queue=self.name, plugins=[plugin]) as worker:
             await until(lambda: worker.is_running)  # it has looked whether it can use its store
             yield worker

@@ -101,6 +101,7 @@ def test_an_agent_needs_only_a_name() -> None:
         "on_complete": None,
         "on_stuck": None,
         "on_terminal_tool_error": "message",
+        "lane": None,
         "adapter": None,
     }
 

@@ -35,7 +35,7 @@ MAY_MAKE_STATES = {
     "temporal/activities/gates/gate_activities.py:_denied",  # the rule of a gate that an older record has not
     "temporal/activities/models/model_activities.py:_gates",  # only to ask it which calls need approval
     "temporal/workflows/run/agent_workflows.py:_begin",  # with the tools that the answer was made with
-    "temporal/workflows/run/agent_workflows.py:_call_model",  # the same
+    "temporal/wire/run_state.py:answered",  # the same
     "temporal/workflows/run/pipeline_workflows.py:_call_tool",  # of a step's one call
     "temporal/workflows/gates/approvals.py:ask",  # the gate of a workflow of the user's, which no loop knows
     "temporal/workflows/gates/gate_keeper.py:_recall",  # whose call has run, and so was let through

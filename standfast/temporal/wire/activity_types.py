@@ -82,6 +82,48 @@ class ModelReference(RunReference, total=False):
     again: bool
 
 
+class StretchReference(TypedDict, total=False):
+    """Several turns in one activity: the reference of the first model call, and the run's progress as JSON.
+
+    Args:
+        limits: the run's own `max_iterations` and `max_tokens`.
+        known: only return the turns that an earlier attempt has left in the store; begin nothing.
+    """
+
+    ask: Required[ModelReference]
+    progress: Required[JSONObject]
+    limits: tuple[int | None, int | None]
+    depth: int
+    known: bool
+
+
+class TurnTaken(TypedDict, total=False):
+    """A turn of a stretch.
+
+    Args:
+        took: seconds of the model's answer.
+        outcomes: `[position, outcome, seconds]` each, of its calls that have ended.
+        lost: `[position, why, is_safe]` each, of calls that may have begun, and whose outcome is not known: the type of
+            a failure, or the verdict of the ledger and of `verify`.
+        retried: `[position, error, attempts]` each, of calls that were attempted several times.
+        sources: of its other calls, which were not run.
+    """
+
+    reply: "Required[ModelReply]"
+    took: float
+    outcomes: "list[tuple[int, Source, float]]"
+    lost: "list[tuple[int, str | Verdict, bool]]"
+    retried: list[tuple[int, str, int]]
+    sources: "list[tuple[int, Source]]"
+
+
+class Stretched(TypedDict, total=False):
+    """The turns of a stretch, in order; `wait` is the number of seconds after which the model may be called again."""
+
+    turns: Required[list[TurnTaken]]
+    wait: float
+
+
 class FinishReference(RunReference, total=False):
     status: Required[str]
     hook: str

@@ -15,6 +15,7 @@ _LONGEST_ID = 900  # characters; a server's limit is 1,000
 
 # Activity types, each with its input and result types. Activity types of tools are the tools' names.
 CALL_MODEL: ActivityName[types.ModelReference, types.ModelReply] = ActivityName("call_model")
+STRETCH: ActivityName[types.StretchReference, types.Stretched] = ActivityName("standfast.stretch")
 OPEN: ActivityName[types.OpenReference, types.Opened] = ActivityName("standfast.open")
 START: ActivityName[types.RunReference, BegunState | None] = ActivityName("standfast.start")
 SETTLE: ActivityName[types.SettleReference, types.Verdict] = ActivityName("standfast.settle")
@@ -115,6 +116,7 @@ WORKER_DIED = "WorkerDied"
 TIMED_OUT = "HandlerTimedOut"  # and the handler ignores the cancel; it may still run
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
+RETRYABLE = "RetryableError"  # a tool has asked for another attempt
 HOOK_ERROR = "HookError"
 PASSES = "passes"  # in the details: automatically, as an outage does; `OUTAGES_OUTLAST`
 STEP_ERROR = "StepError"
@@ -129,6 +131,8 @@ OTHER_STORE = "other_store"  # in the details of both: the worker has another st
 
 def holder(activity: str, reference: Mapping[str, Any]) -> str:
     """Return a name that distinguishes an activity of a run from its other concurrent activities."""
+    if activity == STRETCH:
+        return activity  # whichever of its turns is meant
     return f"{activity} {reference.get('path', reference.get('turn'))}.{reference.get('position', 0)}"
 
 

@@ -37,16 +37,20 @@ from standfast.temporal.wire.activity_types import (
     AskedAtGate,
     Declared,
     Kept,
+    ModelReference,
     ModelReply,
     Opened,
     Shown,
     Stepped,
+    Stretched,
+    StretchReference,
 )
 from standfast.temporal.wire.inputs import RESULT_VALUES, user_message
-from standfast.temporal.wire.outcomes import is_outcome, is_usage
+from standfast.temporal.wire.outcomes import is_outcome, is_reported, is_usage
 from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress, read_state
 from standfast.temporal.wire.snapshots import BegunState, Facts, is_tool_facts, read_tool_facts
+from standfast.tools.calls import call_key
 
 LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can continue
 OTHER = {"status": "other"}  # for an agent that was asked something else
@@ -282,6 +286,29 @@ def _is_reply(reference: Mapping[str, Any], found: ModelReply) -> bool:
     )
 
 
+def _is_stretch(reference: StretchReference, found: Stretched) -> bool:
+    """Whether each of its turns could be the result of separate activities."""
+    if not found["turns"] and "known" not in reference:
+        return False
+    for place, turn in enumerate(found["turns"]):
+        calls = {call[2]: call for call in turn["reply"].get("calls", ())}
+        ended = {position: outcome for position, outcome, _ in turn.get("outcomes", ())}
+        asked: ModelReference = reference["ask"] if place == 0 else {"turn": 0, "seq": 0}
+        is_last = place == len(found["turns"]) - 1
+        if (
+            ("error" in turn["reply"] and not is_last)
+            or not _is_reply(asked, turn["reply"])
+            or not {*ended, *(position for position, _, _ in turn.get("lost", ()))} <= calls.keys()
+            or not all(isinstance(why, str) or _is_verdict(None, cast(Any, why)) for _, why, _ in turn.get("lost", ()))
+            or not all(
+                is_reported(one, call_key(position, calls[position][0], one.get("dispatch", 1)))
+                for position, one in ended.items()
+            )
+        ):
+            return False
+    return 0 <= found.get("wait", 0) <= _LONGEST
+
+
 def _is_tripped(found: Mapping[str, Any]) -> bool:
     """Whether it has the form that `write_tripped` writes."""
     kinds = {"guardrail": str, "reason": str, "metadata": dict}
@@ -314,6 +341,7 @@ def _ends(gate: Gate) -> bool:
 
 _READERS: dict[str, Callable[..., bool | None]] = {
     names.CALL_MODEL: _is_reply,
+    names.STRETCH: _is_stretch,
     names.OPEN: _read_opened,
     names.OPEN_PIPELINE: _read_opened_pipeline,
     names.START: _is_state,

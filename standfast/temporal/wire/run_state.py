@@ -1,11 +1,11 @@
 """The state of a run and of its loop that must survive a continue-as-new, as plain JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, Self, cast
 
-from standfast.agent_loop import Finish, LoopState, Settled, handed_over_to
+from standfast.agent_loop import CallModel, Finish, LoopState, Settled, handed_over_to
 from standfast.agents import Loop
 from standfast.checkpoints import Question
 from standfast.messages import JSONObject, StopReason, Tripped, Usage, read_usage
@@ -21,7 +21,7 @@ from standfast.temporal.wire.activity_types import (
 )
 from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.outcomes import source_of
-from standfast.temporal.wire.snapshots import Facts, ToolFacts
+from standfast.temporal.wire.snapshots import Facts, ToolFacts, tools_of
 from standfast.tools import Unknown
 
 
@@ -251,6 +251,34 @@ class Progress:
         kept = {name: value for name, value in opened.items() if name in OpenedRun.__annotations__}
         unknown = {call_id: turn.calls[call_id] for call_id in opened.get("unknown", ()) if call_id in turn.calls}
         return cls(run=run, opened=cast(OpenedRun, kept), seq=seq, turn=turn, unknown=unknown)
+
+    def noted(self, action: CallModel) -> None:
+        """Note the texts that the model is shown beside the transcript."""
+        if action.warning is not None:
+            self.notices.append([self.turn.seq, "warning", action.warning])
+        if action.nudge is not None:
+            self.notices.append([self.turn.seq, "nudge", action.nudge])
+
+    def answered(self, reply: ModelReply, state: RunLoop, facts: Facts, at: datetime) -> RunLoop:
+        """Take in a model's answer; return the loop's state after it."""
+        self.opened.pop("agent_state", None)
+        gates, refused = reply.pop("gates", ()), reply.pop("refused", {})
+        calls = self.replied(reply)
+        answer = Reply.of(reply, calls)
+        questions = [Question(**item).with_gate(since=at.isoformat()) for item in gates]
+        tools = tools_of(facts.tools, self.turn.declared)
+        if tools is not state.tools:
+            state = replace(state, tools=tools)
+        is_held = bool(questions) and not calls
+        state = state.held(questions[0]) if is_held else state.replied(answer).gated(questions, refused)
+        return state.with_user_message() if self.say and not calls and not is_held else state
+
+    def settled(self, outcomes: list[Settled[Call]], state: RunLoop) -> RunLoop:
+        """Take in the outcomes of a turn's calls; return the loop's state after them."""
+        self.note_sources(outcomes, state)
+        state, spent = state.settled(outcomes, self.turn.spent_by), self.turn.spent
+        self.turn.spent = None
+        return state if spent is None else state.spent(spent)
 
     def replied(self, reply: ModelReply) -> tuple[Call, ...]:
         """Begin the turn of a model's answer; return its calls."""

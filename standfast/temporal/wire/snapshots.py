@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, NotRequired, TypedDict
 
-from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
+from standfast.agents import Agent, DiminishingReturns, Lane, Loop, OnTerminalToolError, TokenBudget
 from standfast.messages import JSONObject
 from standfast.tools import RetryPolicy, Tool
 
@@ -100,6 +100,7 @@ class Facts:
         fallbacks: the agent's other models.
         speakers: the model and the other models of each agent of the conversation, by name, if there are several.
         search: see `Surroundings`.
+        lane: see `Agent.lane`.
     """
 
     loop: Loop
@@ -111,6 +112,7 @@ class Facts:
     fallbacks: tuple[str, ...] = ()
     speakers: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     search: bool = False
+    lane: Lane = "each"
 
     @classmethod
     def read(
@@ -138,6 +140,7 @@ class Facts:
             hooks=tuple(data.get("hooks", ())),
             limits_retries="model_retry" in data.get("loop", {}),
             search=data.get("search", False),
+            lane=data.get("lane", "each"),
             fallbacks=tuple(data.get("fallbacks", ())),
             speakers={
                 name: (one.get("model", ""), tuple(one.get("fallbacks", ())))
@@ -150,14 +153,22 @@ class Facts:
         return self.speakers[agent][0] if agent in self.speakers else self.model
 
 
-def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings: Surroundings) -> JSONObject:
-    """Return an agent's facts as JSON, without default values."""
+def write_facts(
+    agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings: Surroundings, lane: Lane = "each"
+) -> JSONObject:
+    """Return an agent's facts as JSON, without default values.
+
+    Args:
+        lane: of agents without their own.
+    """
     speakers = agent.speakers.values() or (agent,)
     agents = {item.name for one in speakers for item in one.tools if isinstance(item, Agent)}
     facts: JSONObject = {
         "loop": _write_loop(agent),
         "tools": {name: write_tool_facts(tool_facts(tool, name in agents)) for name, tool in tools.items()},
     }
+    if (agent.lane or lane) != "each":
+        facts["lane"] = agent.lane or lane
     if agent.loop.on_model_outage == "retry":
         facts["outlasts"] = True  # not in `loop`, where workers of earlier versions would fail on it
     if agent.on_terminal_tool_error != "message":

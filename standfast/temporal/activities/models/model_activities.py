@@ -65,31 +65,39 @@ class ModelActivities:
     async def call_model(self, reference: ModelReference) -> ModelReply:
         """Write the last turn's results, call the model, write its answer, and return the workflow's part of it."""
         with Guard(self._host):
-            is_moved = "run" in reference  # reset, or just continued as new
-            reference = await self._host.records.located(reference)
-            if is_moved:
-                reference["again"] = True
-            run, turn = reference["run"], reference["turn"]
-            view = await self._load_view(run, reference)
-            transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
-            if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # then the user has sent further messages
-                await begin_work(self._host.store, reference)
-            if not transcript.is_fresh or is_moved or activity.info().attempt > 1:
-                # Otherwise this worker wrote the previous turn, and no other attempt can have run yet.
-                kept = await self._host.store.load_reply(run, turn)
-                if kept is not None:
-                    return await self._write(reference, transcript, kept)
-            agent = self._host.catalogue.speaker(reference.get("agent"))
-            results = await transcript.take_results(turn=turn - 1)
-            transcript.check_answered()
-            try:
-                async with self._known_to_last(transcript, results):
-                    record = await self._ask_in_turn(agent, reference, transcript, view)
-                    return await self._keep(reference, transcript, results, record)
-            except ModelRefusedError as error:
-                for append in results:
-                    await retry_write(partial(transcript.write, append))
-                return {"error": str(error), "seq": transcript.seq}
+            return await self.answer(reference, looks=activity.info().attempt > 1)
+
+    async def answer(self, reference: ModelReference, *, looks: bool) -> ModelReply:
+        """Return the same as `call_model`.
+
+        Args:
+            looks: another attempt may have kept the answer.
+        """
+        is_moved = "run" in reference  # reset, or just continued as new
+        reference = await self._host.records.located(reference)
+        if is_moved:
+            reference["again"] = True
+        run, turn = reference["run"], reference["turn"]
+        view = await self._load_view(run, reference)
+        transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
+        if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # then the user has sent further messages
+            await begin_work(self._host.store, reference)
+        if not transcript.is_fresh or is_moved or looks:
+            # Otherwise this worker wrote the previous turn, and no other attempt can have run yet.
+            kept = await self._host.store.load_reply(run, turn)
+            if kept is not None:
+                return await self._write(reference, transcript, kept)
+        agent = self._host.catalogue.speaker(reference.get("agent"))
+        results = await transcript.take_results(turn=turn - 1)
+        transcript.check_answered()
+        try:
+            async with self._known_to_last(transcript, results):
+                record = await self._ask_in_turn(agent, reference, transcript, view)
+                return await self._keep(reference, transcript, results, record)
+        except ModelRefusedError as error:
+            for append in results:
+                await retry_write(partial(transcript.write, append))
+            return {"error": str(error), "seq": transcript.seq}
 
     async def _check_named(self, agent: Agent, reference: ModelReference) -> None:
         """Refuse to call a different model than people see on this activity, after a deploy has changed the agent's."""

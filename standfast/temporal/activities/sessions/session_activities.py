@@ -173,7 +173,7 @@ class SessionActivities:
         every_tool = {name: tool for one in speakers for name, tool in one.tool_map.items()}
         opened: types.Opened = {
             "session": reference["session"],
-            "facts": write_facts(agent, every_tool, self._host.surroundings),
+            "facts": write_facts(agent, every_tool, self._host.surroundings, self._host.lane),
             "seq": 0,
         }
         if agent.access:

@@ -153,7 +153,7 @@ async def check_session(host: AgentHost, reference: RunReference, session: Sessi
     if not seq or (session is not None and session.last_seq >= seq):
         return
     run, turn = reference["run"], reference["turn"]
-    if activity.info().activity_type == names.CALL_MODEL:
+    if activity.info().activity_type in (names.CALL_MODEL, names.STRETCH):
         turn -= 1  # the one that the run knows
     kept = await host.store.load_reply(run, turn) if turn else ""
     if session is None and kept is not None:

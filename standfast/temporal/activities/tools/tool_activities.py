@@ -314,7 +314,7 @@ class ToolActivities:
     def activity(self, name: str) -> Any:
         async def run_tool(reference: CallReference) -> WrittenOutcome:
             with Guard(self._host):
-                return await self._run(reference)
+                return await self.run(reference, activity.info().attempt)
 
         return json_activity(name)(run_tool)
 
@@ -332,7 +332,7 @@ class ToolActivities:
                 call = ToolCall(id=call.id, name=call.name, arguments=arguments)
         return Place(reference, record, call)
 
-    async def _attempt(self, place: Place) -> Attempt:
+    async def _attempt(self, place: Place, number: int | None = None) -> Attempt:
         """Return the attempt that runs a call, or verifies it, if the agent and the tool are here."""
         record, call, reference = place.record, place.call, place.reference
         agent, tool = self._host.catalogue.caller(record.message.agent), self._host.catalogue.tool(call.name)
@@ -360,7 +360,7 @@ class ToolActivities:
             idempotency_key=idempotency_key(place.scope, place.position, call.id),
             user_id=record.user_id,
             tenant_id=record.tenant_id,
-            attempt=info.attempt,
+            attempt=info.attempt if number is None else number,
             agents=invocations,
             heartbeat=heartbeat_of(loop),
         )
@@ -374,9 +374,14 @@ class ToolActivities:
 
     # --- running ---
 
-    async def _run(self, reference: CallReference) -> WrittenOutcome:
+    async def run(self, reference: CallReference, number: int) -> WrittenOutcome:
+        """Run a call, and return the report on it.
+
+        Args:
+            number: of the attempt.
+        """
         place = await self._place(cast(SettleReference, reference))
-        attempt, store, owner = await self._attempt(place), self._host.store, self._host.identity.owner()
+        attempt, store, owner = await self._attempt(place, number), self._host.store, self._host.identity.owner()
         key = place.key(place.dispatch)
         await become_known(self._host)
         claim = partial(
@@ -399,13 +404,13 @@ class ToolActivities:
             raise _not_ours(place, "was given up before it started")
         refused = await self._host.thread.run(attempt.refused()) if attempt.is_swapped else None
         outcome = await self._handle(attempt) if refused is None else refused
-        if isinstance(outcome, Failed) and activity.info().attempt < attempt.facts.attempts:
-            delay = attempt.tool.next_delay(outcome, activity.info().attempt)
+        if isinstance(outcome, Failed) and number < attempt.facts.attempts:
+            delay = attempt.tool.next_delay(outcome, number)
             if delay is not None:
                 await store.end_call(owner)
                 raise ApplicationError(
                     outcome.error,
-                    type="RetryableError",
+                    type=names.RETRYABLE,
                     next_retry_delay=timedelta(seconds=delay),
                     category=ApplicationErrorCategory.BENIGN,  # expected: the run's log has a line, without a traceback
                 )

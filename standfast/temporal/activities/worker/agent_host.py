@@ -22,7 +22,7 @@ from uuid import uuid4
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agents import ACCEPTED, Agent, ForeignAgent, Loop, adopted
+from standfast.agents import ACCEPTED, Agent, ForeignAgent, Lane, Loop, adopted
 from standfast.errors import DefinitionError, SessionStoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, tools_to_descriptions
 from standfast.llm.providers import named
@@ -366,6 +366,7 @@ class AgentHost:
         build: of the code; it distinguishes a deploy from a restart.
         stream: models stream their answers, for viewers.
         notices: the worker has webhooks.
+        lane: of agents without their own.
         misplaced: by task queue, the reason why its runs must not be opened with this store.
 
     Raises:
@@ -393,6 +394,7 @@ class AgentHost:
         self.thread: HandlerThread  # while a worker serves
         self._workers, self._has_noted_place = 0, False
         self.search, self.build, self.stream, self.notices = False, "", False, False
+        self.lane: Lane = "each"
         self.misplaced: dict[str, str] = {}
 
     @property

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from temporalio.client import Client
 
 from standfast.errors import InputError, StandfastError
-from standfast.events import Event, RunEnded, ToolEnded, TurnEnded
-from standfast.messages import read_json
+from standfast.events import Event, RunEnded, ToolEnded, ToolLost, ToolStarted, TurnEnded
+from standfast.messages import ToolCall, read_json
 from standfast.runtime.streamed_answers import Heard, load_more, news_of, until_more
 from standfast.stores.protocol import AgentStore, has_ledger, has_partial_answers
 from standfast.temporal.client.history.histories import entries, executions
@@ -125,14 +125,18 @@ class RunEvents:
     async def _of(self, run_id: str, position: _Position | None, *, follow: bool) -> AsyncIterator[Event]:
         self._history = history = History(run_id)
         async for entry in entries(self._client, self._workflow_id, run_id, follow=follow):
-            events = history.read(entry)
+            events, whole = history.read(entry), dict[str, ToolCall]()
             if any(history.lacking):
                 await self._know(history)
             self._begun.set()
             for event in events:
+                if isinstance(event, ToolStarted | ToolEnded | ToolLost) and event.call.id in whole:
+                    event = replace(event, call=whole[event.call.id])
                 match event:
                     case TurnEnded():
-                        yield await self._whole(history, event, is_wanted=_is_after(event, position))
+                        event = await self._whole(history, event, is_wanted=_is_after(event, position))
+                        whole |= {call.id: call for call in event.calls}
+                        yield event
                     case ToolEnded() if event.size is not None and event.size <= _MOST:
                         yield await self._whole_result(history, event)
                     case _:
@@ -171,7 +175,7 @@ class RunEvents:
 
     async def _whole_result(self, history: History, event: ToolEnded) -> ToolEnded:
         """Return the end of a call with its full result, if the ledger has it."""
-        turn, key = history.ended
+        turn, key = history.ended.get(event.call.id, (0, ""))
         if not turn or not has_ledger(self._store):
             return event
         with suppress(StandfastError):

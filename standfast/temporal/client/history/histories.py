@@ -27,7 +27,7 @@ from standfast.time_limits import time_limit
 _RESETTER = "history-resetter"  # the identity with which a server ends an execution that is reset
 _LONGEST = 30.0  # seconds for an answer of the server, which takes 20 to report that there is nothing new
 _LOCAL = "core_local_activity"  # the name of a local activity's marker
-_WORDS = {
+LOST_WORDS = {  # by the type of a failure
     names.TIMED_OUT: "its timeout passed while it ran",
     names.CALL_NOT_OURS: "an earlier attempt at it was lost",
     names.WORKER_DIED: "its worker died while it ran",
@@ -238,5 +238,5 @@ async def _words(client: Client, failure: Failure) -> str:
             return "no worker has taken it"
         lost = timeout == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
         return f"{'its worker was lost' if lost else 'its timeout passed'} while it ran"
-    known = _WORDS.get(failure.application_failure_info.type)
+    known = LOST_WORDS.get(failure.application_failure_info.type)
     return known or await failure_text(client, failure)

@@ -5,10 +5,10 @@ have written these values: an invalid value is omitted, and never raises an erro
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -44,7 +44,7 @@ from standfast.events import (
 )
 from standfast.messages import Citation, HostedCall, JSONObject, Record, ToolCall, Usage, read_usage
 from standfast.pipelines.paths import place_of as place_in_plan
-from standfast.temporal.client.history.histories import Entry
+from standfast.temporal.client.history.histories import LOST_WORDS, Entry
 from standfast.temporal.wire import names
 from standfast.temporal.wire.outcomes import is_outcome, outcome_of_result, write_outcome
 from standfast.temporal.wire.turn_records import edit_digest, edit_reference
@@ -52,6 +52,7 @@ from standfast.tools.calls import call_key
 
 RecordT = TypeVar("RecordT", bound=Record)
 
+_LONGEST = 1e6  # seconds of a turn
 _OUTCOMES: tuple[ToolOutcome, ...] = ("returned", "failed", "asked", "terminated", "unknown", "cancelled")
 SAID = {names.MESSAGE: "text", names.ANSWER: "text", names.RESUME: "action", names.RESOLVE: "decision"}
 CLOSED = {
@@ -155,13 +156,19 @@ def ending(kind: str, entry: Entry, result: Mapping[str, Any]) -> RunEnded:
 
 @dataclass(slots=True)
 class _Work:
-    """An activity or a child workflow that was started; `begun` is when its last attempt began."""
+    """An activity or a child workflow that was started.
+
+    Args:
+        begun: when its last attempt began.
+        model: that it calls, as people see it.
+    """
 
     name: str
     given: Mapping[str, Any]
     call: ToolCall | None
     is_safe: bool
     begun: datetime | None = None
+    model: str | None = None
 
     def seconds(self, end: datetime) -> float | None:
         return None if self.begun is None else round((end - self.begun).total_seconds(), 3)
@@ -191,7 +198,7 @@ class History:
         journal_key: the key of the run's stored data; known when the first entry was read.
         turn: the last turn that has begun; `said` if it has ended.
         next: the execution that continues this one, if it has continued as new.
-        ended: the last call that has ended: its turn and its key in the ledger.
+        ended: of calls that have ended, by id: the turn, and the key in the ledger.
         is_copy: these entries happened before a reset, in another execution.
         lacking: the values of the previous execution that only the store has in full: whether its calls, and which
             edits.
@@ -202,7 +209,7 @@ class History:
     turn: int = 0
     said: bool = True
     next: str | None = None
-    ended: tuple[int, str] = (0, "")
+    ended: dict[str, tuple[int, str]] = field(default_factory=dict)
     is_copy: bool = False
     lacking: tuple[bool, tuple[str, ...]] = (False, ())
     _turns: int = 0  # the last one that was answered
@@ -389,22 +396,58 @@ class History:
 
     def _begun(self, entry: Entry, given: Mapping[str, Any]) -> Iterator[Event]:
         is_child = entry.kind.startswith("start_child")
+        if entry.name == names.STRETCH:
+            given = fields(given.get("ask"))
         where = given.get("call") if is_child else given
         call = None if entry.name == names.CALL_MODEL or is_ours(entry.name) else self._call(entry, where)
         if call is not None:
             call = self._as_edited(call, fields(where))
-        self._work[entry.number] = _Work(entry.name, given, call, entry.is_safe, entry.at if is_child else None)
+        model = entry.summary.rpartition(" · ")[0] or None
+        self._work[entry.number] = _Work(entry.name, given, call, entry.is_safe, entry.at if is_child else None, model)
         yield from self._settled_inline(given)
-        if entry.name == names.CALL_MODEL:
-            self.turn, self.said = number(given.get("turn")), False
-            model, _, _ = entry.summary.rpartition(" · ")
-            yield TurnStarted(self.turn, model or None, word(given.get("agent")))
+        if entry.name in (names.CALL_MODEL, names.STRETCH):
+            yield self._turn_begun(given, model)
         elif is_child and isinstance(given.get("step"), Mapping):
             self._work[entry.number].call = None
             yield StepStarted(text(given["step"].get("path")), entry.workflow_id)
         elif call is not None:
             by, before = self._edited.get(place_of(fields(where)), (None, None))
             yield ToolStarted(call, entry.workflow_id or None, by, before, word(fields(where).get("path")))
+
+    def _turn_begun(self, given: Mapping[str, Any], model: str | None) -> TurnStarted:
+        self.turn, self.said = number(given.get("turn")), False
+        return TurnStarted(self.turn, model, word(given.get("agent")))
+
+    def _stretched(self, first: _Work, found: Mapping[str, Any], entry: Entry) -> Iterator[Event]:
+        """Yield the events of the turns of a stretch, which have come together."""
+        for place, turn in enumerate(_items(found.get("turns"))):
+            taken, given = fields(turn), {**first.given, "turn": number(first.given.get("turn")) + place}
+            if place:
+                yield self._turn_begun(given, first.model)
+            work = replace(first, given=given, begun=_before(entry.at, taken.get("took")))
+            yield from self._replied(work, fields(taken.get("reply")), entry)
+            yield from self._settled_inline({"sources": taken.get("sources")})
+            retried = {item[0]: item[1:] for item in _items(taken.get("retried")) if isinstance(item, list) and item}
+            for item in (*_items(taken.get("outcomes")), *_items(taken.get("lost"))):
+                yield from self._ran(item, entry.at, retried)
+
+    def _ran(self, item: object, at: datetime, retried: Mapping[Any, Sequence[Any]]) -> Iterator[Event]:
+        """Yield the beginning and the end of a call that was run in a stretch."""
+        match item:
+            case [int(position), what, more] if (self.turn, position) in self._calls:
+                call, where = self._calls[self.turn, position], {"turn": self.turn, "position": position}
+                yield ToolStarted(call)
+                match retried.get(position):
+                    case [str(error), int(attempts)]:
+                        yield ToolRetried(call, error, attempts)
+                if isinstance(what, str):
+                    self._work[-len(self._work)] = _Work(call.name, where, call, more is True)
+                    yield ToolLost(call, LOST_WORDS.get(what, what))
+                elif isinstance(what, Mapping) and "claimed" in what:
+                    yield ToolLost(call, LOST_WORDS[names.WORKER_DIED])
+                    yield from self._settled(_Work(call.name, where, call, more is True), what, at)
+                elif isinstance(what, Mapping) and is_outcome(what):
+                    yield from self._came(_Work(call.name, where, call, False, _before(at, more)), what, at)
 
     def _as_edited(self, call: ToolCall, given: Mapping[str, Any]) -> ToolCall:
         """Return a call with the arguments that it runs with, which people may have edited."""
@@ -439,7 +482,7 @@ class History:
                         yield tool_ended(self._calls[key], source)
 
     def _retried(self, work: _Work, entry: Entry) -> Iterator[Event]:
-        if work.name == names.CALL_MODEL:
+        if work.name in (names.CALL_MODEL, names.STRETCH):
             yield ModelRetried(entry.error, attempt=entry.attempts)
         elif work.call is not None:
             yield ToolRetried(work.call, entry.error, entry.attempts)
@@ -449,6 +492,8 @@ class History:
         match work.name:
             case names.CALL_MODEL:
                 yield from self._replied(work, found, entry)
+            case names.STRETCH:
+                yield from self._stretched(work, found, entry)
             case names.OPEN | names.OPEN_PIPELINE:
                 yield from self._open(found)
             case names.DECIDE:
@@ -568,7 +613,7 @@ class History:
         self._ended.add(place_of(where))
         ended, (turn, position) = tool_ended(work.call, outcome), place_of(where)
         dispatch = outcome.get("dispatch") or where.get("dispatch") or 1
-        self.ended = (turn, call_key(position, work.call.id, number(dispatch)))
+        self.ended[work.call.id] = (turn, call_key(position, work.call.id, number(dispatch)))
         by = cast(Any, found_by if found_by in ("ledger", "verify", "person") else None)
         yield replace(ended, seconds=work.seconds(at), recovered=recovered, found_by=by)
         if ended.outcome == "asked":
@@ -576,10 +621,20 @@ class History:
 
     def _lost(self, work: _Work, entry: Entry) -> Iterator[Event]:
         self._trouble = entry.error or "it was cancelled"
-        if work.name == names.CALL_MODEL:
+        if work.name in (names.CALL_MODEL, names.STRETCH):
             yield ModelFailed(number(work.given.get("turn")), self._trouble)
         elif work.call is not None:
             yield ToolLost(work.call, self._trouble)
+
+
+def _items(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _before(end: datetime, seconds: object) -> datetime | None:
+    """Return when something began that took so long; None if that is unknown."""
+    is_known = isinstance(seconds, int | float) and 0 <= seconds <= _LONGEST
+    return end - timedelta(seconds=cast(float, seconds)) if is_known else None
 
 
 def _records(kind: type[RecordT], found: object) -> tuple[RecordT, ...] | None:

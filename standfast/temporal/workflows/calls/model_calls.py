@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -12,13 +12,14 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from standfast.agent_loop import CallModel
 from standfast.messages import read_usage
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import ModelReference, ModelReply
+from standfast.temporal.wire.activity_types import ModelReference, ModelReply, Stretched, StretchReference
 from standfast.temporal.wire.results import fits
 from standfast.temporal.wire.run_state import Down
 from standfast.temporal.workflows.board.visibility import shown_usage
 from standfast.temporal.workflows.run.activity_options import (
     OUTAGE_WAITS,
     model_options,
+    stretch_options,
     summary,
     until_the_outage_is_over,
 )
@@ -44,6 +45,7 @@ class ModelCalls:
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self._again: asyncio.Future[ModelReply] | None = None  # a call that has outlasted an outage
         self._has_given_up = False  # a person has given up on an error in user code
+        self._again_after: datetime | None = None  # the model asks to wait until then
         self._is_denied = False  # a person has refused to let the run exceed its budget
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
@@ -60,14 +62,14 @@ class ModelCalls:
             asks = f"{model} · turn {number}" if model else f"turn {number}"
             options = model_options(run.facts.loop.model_retry, asks)
             has_waited = self._again is not None
-            asking = self._again or self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
+            asking = self._again or self._call(reference, options)
             self._again = None
             try:
                 reply = await asking
             except asyncio.CancelledError:
                 if not self._running.cancelled:
                     raise
-                return None
+                return await self._known(reference)
             except ActivityError as error:
                 if self._running.cancelled:
                     return None
@@ -85,6 +87,54 @@ class ModelCalls:
                 reply if is_read else None, has_waited, partial(self._reference, number, other, action, again), options
             ):
                 return None
+
+    def next_taken(self) -> ModelReply:
+        """Return the answer of the next turn that a stretch has taken."""
+        self._run.taken = self._run.ahead.pop(0)
+        return self._run.taken["reply"]
+
+    async def _call(self, reference: ModelReference, options: dict[str, Any]) -> ModelReply:
+        """Call the model, unless a stretch has: in an activity of its own, or as the first turn of a stretch."""
+        if self._run.ahead:
+            return self.next_taken()
+        if self._run.facts.lane == "each":
+            return await self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
+        until, self._again_after = self._again_after, None
+        if until is not None:
+            await self._running.until(lambda: False, until, "until the model is called again")
+        stretch = self._stretch(reference)
+        found = await self._workers.execute_until_cancelled(names.STRETCH, stretch, stretch_options(options))
+        if not fits(names.STRETCH, stretch, found):
+            return cast(ModelReply, found)  # which is no answer either
+        if (wait := found.get("wait")) is not None:
+            self._again_after = workflow.now() + timedelta(seconds=wait)
+        return self._first_of(found)
+
+    def _stretch(self, reference: ModelReference) -> StretchReference:
+        run, given = self._run, self._run.given
+        progress = run.progress.carried(run.loop)
+        progress["opened"] = {name: value for name, value in progress["opened"].items() if name != "facts"}
+        stretch: StretchReference = {"ask": reference, "progress": progress}
+        if (limits := (given.max_iterations, given.max_tokens)) != (None, None):
+            stretch["limits"] = limits
+        if given.depth:
+            stretch["depth"] = given.depth
+        return stretch
+
+    def _first_of(self, found: Stretched) -> ModelReply:
+        self._run.taken, *self._run.ahead = found["turns"]
+        return self._run.taken["reply"]
+
+    async def _known(self, reference: ModelReference) -> ModelReply | None:
+        """Take in the turns that a cancelled stretch has left in the store; return the first answer."""
+        if self._run.facts.lane == "each":
+            return None
+        stretch: StretchReference = {**self._stretch(reference), "known": True}
+        found = await self._workers.execute(names.STRETCH, stretch)
+        if found is None or not found["turns"]:
+            return None
+        self._pauses.over("model")
+        return self._first_of(found)
 
     def _fallback(self, action: CallModel) -> str | None:
         """Return the fallback to call; None if a person has let all models be called again in the meantime."""

@@ -55,7 +55,9 @@ class Calls:
     async def run_all(self, action: CallTools[Call], state: RunLoop) -> list[Settled[Call]]:
         """Run the action, and return the outcome of every open call, in call order."""
         turn = self._run.progress.turn
-        outcomes: dict[str, Outcome] = {}
+        taken, self._run.taken = self._run.taken or types.TurnTaken(reply={"seq": 0}), None
+        outcomes = self._already_run(taken, state, turn)
+        lost_by = {position: why for position, why, _ in taken.get("lost", ())}
         lost: list[tuple[Call, ...]] = []
         for settled, outcome in action.settled:
             tool = state.tools.get(settled.name)
@@ -63,15 +65,21 @@ class Calls:
                 lost.append((settled,))  # the transcript does not say, but the ledger may
             else:
                 outcomes[settled.id] = self._inline(settled, turn, outcome)
-        why_not = ""
+        failed = (call for call in state.open_calls if call.id in outcomes and state.stops_at(outcomes[call.id]))
+        why_not = next(map(failed_for_good, failed), "")
         slots = asyncio.Semaphore(state.loop.max_tool_concurrency)
 
         async def run(call: Call) -> None:
             nonlocal why_not
             async with slots:
-                if why_not or self._running.cancelled:
+                why_lost = lost_by.get(call.position)
+                if call.id in outcomes or (why_lost is None and (why_not or self._running.cancelled)):
                     return
-                outcome = outcomes[call.id] = await self.run(call, state, recovering=action.recovering)
+                outcome = outcomes[call.id] = await (
+                    self.run(call, state, recovering=action.recovering)
+                    if why_lost is None
+                    else self._run_lost(call, state, why_lost)
+                )
                 if state.stops_at(outcome):
                     why_not = failed_for_good(call)
 
@@ -84,6 +92,42 @@ class Calls:
         errors = (outcomes[call.id] for call in state.open_calls)
         self.terminal = next((outcome.error for outcome in errors if isinstance(outcome, Terminated)), None)
         return [(call, outcomes[call.id]) for call in state.open_calls]
+
+    def _already_run(self, taken: types.TurnTaken, state: RunLoop, turn: Turn) -> dict[str, Outcome]:
+        """Return the outcomes of calls that a stretch has run."""
+        outcomes = dict[str, Outcome]()
+        reported = {position: outcome for position, outcome, _ in taken.get("outcomes", ())}
+        for call in state.open_calls:
+            if call.position in reported:
+                found = reported[call.position]
+                dispatch = turn.dispatches[call.position] = found.get("dispatch", 1)
+                if dispatch > 1:
+                    turn.sources[call.position] = {"dispatch": dispatch}
+                outcomes[call.id] = self._outcome(call, turn, found)
+        return outcomes
+
+    async def _run_lost(self, call: Call, state: RunLoop, why: str | types.Verdict) -> Outcome:
+        """Return the outcome of a call that a stretch has begun and not ended, or run it if it has not happened."""
+        tool, turn = state.tools[call.name], self._run.progress.turn
+        kind = why if isinstance(why, str) else names.WORKER_DIED
+        tried_all = kind == names.WORKER_DIED and tool.safe_to_retry
+        cause = ActivityError(
+            kind,
+            scheduled_event_id=0,
+            started_event_id=0,
+            identity="",
+            activity_type=names.STRETCH,
+            activity_id="",
+            retry_state=RetryState.MAXIMUM_ATTEMPTS_REACHED if tried_all else None,
+        )
+        cause.__cause__ = ApplicationError(kind, type=kind)
+        if isinstance(why, str):
+            outcome = await self._settle(call, turn, tool, cause=cause, recovering=True)
+        else:
+            outcome = self._judged(call, turn, tool, why, cause)
+        if outcome is None and self._running.cancelled:
+            return self._inline(call, turn, not_started(tool))
+        return await self._dispatch(call, turn, tool) if outcome is None else outcome
 
     async def run_again(self, call: Call, state: RunLoop, recorded: Callable[[], None]) -> Outcome:
         """Run a call that did not happen according to a person; return its outcome.
@@ -248,7 +292,12 @@ class Calls:
                 asked["wait"] = True
             if cause.cause.type == names.TIMED_OUT:
                 asked["timed_out"] = True
-        found = await self._looked_up(call, turn, tool, asked)
+        return self._judged(call, turn, tool, await self._looked_up(call, turn, tool, asked), cause)
+
+    def _judged(
+        self, call: Call, turn: Turn, tool: ToolFacts, found: types.Verdict, cause: ActivityError | None
+    ) -> Outcome | None:
+        """Return the outcome that a verdict means, and note where it is; None means that the call must be run."""
         # Another run of the session may be further ahead: the next dispatch gets the number after the last of all.
         dispatch = turn.dispatches[call.position] = found["dispatch"]
         if found.keys() == {"dispatch"}:

@@ -77,6 +77,11 @@ def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
     }
 
 
+def stretch_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a stretch, whose first part is a model call with these: it limits each of its parts."""
+    return {**options, "summary": summary(f"{options['summary']} and on"), "start_to_close_timeout": WRITING}
+
+
 def until_the_outage_is_over(options: dict[str, Any], first: timedelta, longest: timedelta) -> dict[str, Any]:
     """Return the options of a model call that has waited once and is retried for as long as its provider is down.
 

@@ -7,7 +7,7 @@ from temporalio import workflow
 
 from standfast.messages import JSONObject
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import Located, RunReference
+from standfast.temporal.wire.activity_types import Located, RunReference, TurnTaken
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import FRESH, Progress, RunLoop
@@ -26,6 +26,8 @@ class RunState:
         facts: the agent's facts, once the run is open.
         loop: the state of the loop, once the run is open.
         has_asked: the model was called.
+        ahead: turns that a stretch has taken, and that the loop has not.
+        taken: the turn of these whose calls come next.
     """
 
     given: AgentInput = field(default_factory=AgentInput)
@@ -34,6 +36,8 @@ class RunState:
     loop: RunLoop = FRESH
     is_open: bool = False
     has_asked: bool = False
+    ahead: list[TurnTaken] = field(default_factory=list)
+    taken: TurnTaken | None = None
 
     def questions(self) -> list[JSONObject]:
         return [question.model_dump() for question in self.loop.questions]

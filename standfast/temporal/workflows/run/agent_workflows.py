@@ -30,7 +30,7 @@ from standfast.temporal.wire.activity_types import Exported, ExportReference, Fi
 from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.wire.inputs import AgentInput, first_message, said_id
 from standfast.temporal.wire.outcomes import is_usage
-from standfast.temporal.wire.run_state import Call, Progress, Reply, read_state, write_tripped
+from standfast.temporal.wire.run_state import Call, Progress, read_state, write_tripped
 from standfast.temporal.wire.snapshots import Facts, Surroundings, tools_of
 from standfast.temporal.workflows.board.visibility import details, show_started
 from standfast.temporal.workflows.calls.model_calls import ModelCalls
@@ -324,6 +324,8 @@ class AgentRun(RunHandlers):
         if (answered := self._run.progress.opened.pop("answered", None)) is not None:
             return await self._answer_again(answered)
         while True:
+            if await self._has_caught_up():
+                continue
             if self._exports.requests:
                 await self._exports.serve()
             await self._take_in_messages()
@@ -339,6 +341,19 @@ class AgentRun(RunHandlers):
             if ended is not None:
                 await self._senders_told()
                 return ended
+
+    async def _has_caught_up(self) -> bool:
+        """Take in the next turn that a stretch has taken; the store has it, so it comes before all else."""
+        action = next_action(self._run.loop) if self._run.ahead or self._run.taken else None
+        match action:
+            case CallModel() if self._run.ahead:
+                await self._call_model(action)
+            case CallTools():
+                await self._call_tools(action)
+            case _:
+                self._run.ahead, self._run.taken = [], None
+                return False
+        return True
 
     async def _carry_out(self, action: Action[Call]) -> JSONObject | None:
         match action:
@@ -469,43 +484,28 @@ class AgentRun(RunHandlers):
 
     async def _call_model(self, action: CallModel) -> None:
         progress = self._run.progress
-        if action.warning is not None:
-            progress.notices.append([progress.turn.seq, "warning", action.warning])
-        if action.nudge is not None:
-            progress.notices.append([progress.turn.seq, "nudge", action.nudge])
-        reply = await self._model.ask(progress.turn.number + 1, action)
+        progress.noted(action)
+        has_taken = bool(self._run.ahead) and "error" not in self._run.ahead[0]["reply"]
+        reply = self._model.next_taken() if has_taken else await self._model.ask(progress.turn.number + 1, action)
         if reply is None:
             return
-        self._steps += 1
         progress.kept_by = workflow.info().original_execution_run_id
-        progress.opened.pop("agent_state", None)
-        gates, refused = reply.pop("gates", ()), reply.pop("refused", {})
-        calls = progress.replied(reply)
-        answer = Reply.of(reply, calls)
-        questions = [Question(**item).with_gate(since=workflow.now().isoformat()) for item in gates]
-        state, tools = self._run.loop, tools_of(self._run.facts.tools, progress.turn.declared)
-        if tools is not state.tools:
-            state = replace(state, tools=tools)
-        is_held = bool(questions) and not calls
-        self._run.loop = state.held(questions[0]) if is_held else state.replied(answer).gated(questions, refused)
-        if progress.say and not calls and not is_held:
-            self._run.loop = self._run.loop.with_user_message()
-        self._board.tell()
+        self._run.loop = progress.answered(reply, self._run.loop, self._run.facts, workflow.now())
+        self._steps += not has_taken
+        if not self._run.ahead:
+            self._board.tell()
 
     # --- tools ---
 
     async def _call_tools(self, action: CallTools[Call]) -> None:
-        state, turn = self._run.loop, self._run.progress.turn
-        settled = await self._calls.run_all(action, state)
-        self._run.progress.note_sources(settled, state)
+        progress = self._run.progress
+        settled = await self._calls.run_all(action, self._run.loop)
         self._gates.note_run([call.id for call, outcome in settled if isinstance(outcome, Returned)])
-        state = state.settled(settled, turn.spent_by)
-        if turn.spent is None:
-            self._run.loop = state
-        else:
-            self._run.loop, turn.spent = state.spent(turn.spent), None
+        has_spent = progress.turn.spent is not None
+        self._run.loop = progress.settled(settled, self._run.loop)
+        if has_spent:
             self._board.tell()
-        if state.questions and not self._running.cancelled:
+        if self._run.loop.questions and not self._running.cancelled:
             await self._closing.write_questions()
 
     async def _ask_and_write(self, question: Question) -> None:
