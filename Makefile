@@ -124,6 +124,7 @@ races: .venv/test               ## a thousand races of concurrent decisions, thr
 bench: .venv/demo               ## the cost of standfast, against a minimal equivalent
 	.venv/bin/python benchmarks/in_process.py
 	.venv/bin/python benchmarks/temporal.py
+	-.venv/bin/python benchmarks/figures.py --check
 
 test-llm: .venv/test            ## the adapter against a small local model
 	$(PIP) xllamacpp

@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
+from figures import provenance
+
 from standfast import Agent, LLMResponse, Loop, Message, ToolCall, run, sqlite_store, tool
 from standfast.agent_loop import LoopState, next_action
 from standfast.stores.sqlite.migrations import MIGRATIONS
@@ -204,9 +206,9 @@ def main() -> None:
     if options.save:
         path = Path(__file__).parent / "results" / "in_process.jsonl"
         path.parent.mkdir(exist_ok=True)
-        row = {"date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(), "results": results}
+        measured = {"date": datetime.now(UTC).date().isoformat(), **provenance(), "python": platform.python_version()}
         with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({**measured, "results": results}) + "\n")
 
 
 def _arguments() -> argparse.Namespace:

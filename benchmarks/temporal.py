@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from figures import provenance
 from temporal_figures import Figure, ledger, load, one_run, parallel, postgres, postgres_load
 from temporal_gates import gates
 from temporal_limits import history, killed, long, parked, replay
@@ -74,7 +75,7 @@ def main() -> None:
     if options.save:
         path = Path(__file__).parent / "results" / "temporal.jsonl"
         path.parent.mkdir(exist_ok=True)
-        row = {"date": datetime.now(UTC).date().isoformat(), **before, "quick": options.quick}
+        row = {"date": datetime.now(UTC).date().isoformat(), **provenance(), **before, "quick": options.quick}
         row["results"] = {figure.name: {"asked": figure.asked, **figure.measured} for figure in figures}
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
