@@ -273,12 +273,11 @@ def shown_schema(schema: Mapping[str, Any]) -> tuple[JSONObject, dict[str, str]]
     still decides about the arguments.
     """
     parts = dict(_properties_of(schema))
-    names = dict[str, str]()
+    names, used, numbers = dict[str, str](), set(parts), dict[str, int]()
     for name in parts:
-        clean = name if _OF_PROVIDERS.fullmatch(name) else re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:60] or "_"
-        number, free = 2, clean
-        while free != name and (free in names or free in parts):
-            free, number = f"{clean}_{number}", number + 1
+        free = name
+        if not _OF_PROVIDERS.fullmatch(name):
+            free = numbered(re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:60] or "_", used, numbers)
         names[free] = name
     ours = {theirs: free for free, theirs in names.items()}
     shown = {key: value for key, value in schema.items() if key not in _AT_THE_TOP}
@@ -288,6 +287,20 @@ def shown_schema(schema: Mapping[str, Any]) -> tuple[JSONObject, dict[str, str]]
     if isinstance(needed := schema.get("required"), list):
         shown["required"] = [ours.get(name, name) for name in needed if isinstance(name, str)]
     return shown, {free: theirs for free, theirs in names.items() if free != theirs}
+
+
+def numbered(name: str, used: set[str], numbers: dict[str, int]) -> str:
+    """Return a name, with a number if it is already used, and note it as used.
+
+    Args:
+        numbers: the last number of each name. Without it, a thousand equal names would take cubic time.
+    """
+    free = name
+    while free in used:
+        numbers[name] = numbers.get(name, 1) + 1
+        free = f"{name}_{numbers[name]}"
+    used.add(free)
+    return free
 
 
 def _properties_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from standfast.mcp.kept_questions import KeptQuestions
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.options import Gate, MCPOptions, check_known, check_options, check_server
 from standfast.mcp.questions import Questions
-from standfast.mcp.schemas import checked_by, fingerprint, shown_schema, tool_problem
+from standfast.mcp.schemas import checked_by, fingerprint, numbered, shown_schema, tool_problem
 from standfast.mcp.stored_logins import Logins, OAuth, auth_of
 from standfast.mcp.transports import MAX_ANSWER_BYTES, is_transport
 from standfast.mcp.user_connections import Connections, Headers
@@ -353,7 +353,7 @@ class MCPToolset:
         asks = self.elicitation and use.store is not None
         ours = [asking_tool(f"{self.prefix}{_ASKING}", use.store)] if asks else []
         ours += resource_tools(use.connections, self.prefix) if self.resources else []
-        names = _names(found, self.prefix, [tool.name for tool in ours])
+        names = tool_names(found, self.prefix, [tool.name for tool in ours])
         gates = dict(self.approval) if isinstance(self.approval, Mapping) else {_OTHERS: self.approval}
         others = gates.pop(_OTHERS, None)
         wanted = list(found if self.only is None else self.only)
@@ -413,6 +413,7 @@ class MCPToolset:
     ) -> Tool[..., Any]:
         schema = {"type": "object", "properties": {}, **item.input_schema}
         shown, names = shown_schema(schema)
+        said = (item.description, item.title, cut(item.name, 200), name)
         check = checked_by(schema)
 
         def theirs(arguments: JSONObject) -> JSONObject:
@@ -427,7 +428,7 @@ class MCPToolset:
 
         return Tool(
             name,
-            description=cut(item.description or item.title or cut(item.name, 200), _LONGEST_DESCRIPTION),
+            description=cut(next(text for text in said if text and text.strip()), _LONGEST_DESCRIPTION),
             input=Annotated[JSONObject, AfterValidator(checked), WithJsonSchema(shown)],
             handler=call_theirs,
             safe_to_retry=is_safe,
@@ -520,16 +521,12 @@ def _sdk() -> Any:
         raise MissingExtraError(f"MCP servers need their SDK: {install('mcp')}") from error
 
 
-def _names(theirs: Iterable[str], prefix: str, taken: Sequence[str] = ()) -> dict[str, str]:
+def tool_names(theirs: Iterable[str], prefix: str, taken: Iterable[str] = ()) -> dict[str, str]:
     """Return the names of tools here: all different, and each acceptable to providers."""
-    ours: dict[str, str] = {}
+    ours, used, numbers = dict[str, str](), set(taken), dict[str, int]()
     for name in theirs:
         clean = prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", name)[: 60 - len(prefix)] or "_"
-        clean = clean if clean[0].isalpha() or clean[0] == "_" else f"_{clean}"
-        number, free = 2, clean
-        while free in ours.values() or free in taken:
-            free, number = f"{clean}_{number}", number + 1
-        ours[name] = free
+        ours[name] = numbered(clean if clean[0].isalpha() or clean[0] == "_" else f"_{clean}", used, numbers)
     return ours
 
 

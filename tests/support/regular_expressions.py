@@ -164,10 +164,14 @@ def hostile_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield calls, with names, of functions that show or compare what anyone may have written."""
     from standfast.agent_loop.transcripts import read_transcript, repair_transcript
     from standfast.llm.json_tool_calls import plain_messages
-    from standfast.messages import changed_lines, line_difference, person, visible, visible_json
+    from standfast.llm.strict_schemas import held_schema
+    from standfast.mcp.schemas import shown_schema
+    from standfast.mcp.servers import tool_names
+    from standfast.messages import changed_lines, edit_in_words, line_difference, person, visible, visible_json
     from standfast.notices.slack_messages import approval_message
     from standfast.notices.teams_messages import approval_card
     from standfast.temporal.client.history.audits import changes_between
+    from standfast.web.page.forms import filled_form
     from standfast.web.page.rendering import render, render_whole
 
     chance = random.Random(7)
@@ -218,6 +222,15 @@ def hostile_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"visible of {text[:2]!r}", partial(visible, text)
         yield f"visible_json of {text[:2]!r}", partial(visible_json, [text])
         yield f"person of {text[:2]!r}", partial(person, text)
+    alike = [f"{'n' * 100}{number}" for number in range(4_000)]  # which are cut to the same name
+    shape: dict[str, Any] = {"type": "object", "properties": {name: {} for name in alike}}
+    yield "shown_schema of names alike", partial(shown_schema, shape)
+    yield "tool_names of names alike", partial(tool_names, alike, "")
+    wide, other = ({name: [number, {"a": at}] for number, name in enumerate(alike)} for at in "ab")
+    yield "edit_in_words", partial(edit_in_words, wide, other)
+    yield "edit_in_words of others", partial(edit_in_words, wide, {f"x{name}": 1 for name in wide})
+    yield "filled_form", partial(filled_form, shape, wide)
+    yield "held_schema", partial(held_schema, shape, recursive=True)
     said = [{"role": "user", "content": "a" * 100}] * 3_000
     yield "read_transcript", partial(read_transcript, said)
     yield "repair_transcript", lambda: repair_transcript(read_transcript(said))

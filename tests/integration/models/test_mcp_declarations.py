@@ -161,6 +161,17 @@ async def test_a_bad_tool_is_left_out_and_named_and_the_others_work(
     assert "properties" in next(row["left_out"] for row in rows if row["tool"] == "null_properties")
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [{"name": ""}, {"name": " "}, {"name": "a", "description": " "}, {"name": "a", "description": "\n", "title": ""}],
+)
+async def test_a_tool_without_a_word_about_it_leaves_the_others_readable(odd: dict[str, Any]) -> None:
+    async with GatewayedServer([declared("post"), {**odd, "inputSchema": {"type": "object"}}]) as server:
+        async with mcp_tools(server.url) as tools:
+            assert [tool.name for tool in tools] == ["post", "a" if odd["name"] == "a" else "_"]
+        assert all(tool.description.strip() for tool in tools)
+
+
 async def test_a_tool_that_is_not_there_is_still_a_wrong_declaration() -> None:
     async with GatewayedServer([declared("post"), BAD["no_type"]]) as server:
         with pytest.raises(DefinitionError, match="has no tool 'pay'; it has post"):
