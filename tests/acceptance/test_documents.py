@@ -88,3 +88,19 @@ def test_a_line_of_a_document_fits_on_a_screen(document: Path) -> None:
 
 def test_the_map_of_the_code_can_be_read_at_one_sitting() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150  # of at most 100 characters
+
+
+def test_the_map_of_the_code_names_folders_and_modules_that_exist() -> None:
+    block = re.split(r"^```$", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)[1]
+    folders: list[tuple[int, Path]] = [(-1, ROOT)]
+    for line in block.splitlines()[1:]:
+        indent = len(line) - len(line.lstrip())
+        while folders[-1][0] >= indent:
+            folders.pop()
+        names = re.split(r",? +", re.split(r" {3,}", line.strip())[0])
+        for name in names:
+            path = folders[-1][1] / name
+            assert (
+                path.is_dir() if name.endswith("/") else any(one.exists() for one in (path, path.with_suffix(".py")))
+            ), f"{name}: {line}"
+        folders.append((indent, folders[-1][1] / names[0]))
