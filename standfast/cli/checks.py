@@ -188,7 +188,8 @@ async def _store_of_workers(client: "Client", task_queue: str, path: Named | Non
         return True, f"all workers of queue {task_queue!r} have the store {noted}, which is {shown_address(path)}"
     return False, (
         f"the workers of queue {task_queue!r} have the store {noted}, and {shown_address(path)} is a different "
-        f"one, {identity}. To move the queue to it, {how_to_move(client, task_queue)}"
+        f"one, {identity}. If this is another application, start its workers with their own --task-queue. To move the "
+        f"queue to this store, {how_to_move(client, task_queue)}"
     )
 
 

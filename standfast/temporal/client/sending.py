@@ -255,6 +255,8 @@ class _Sending:
                 "has ended, so there is nothing to export. Its session is in the store of its workers: a new message "
                 "continues it"
             )
+        elif self._given.name == names.MESSAGE:
+            why += ". To continue its conversation, start its agent in the same session"
         return InputError(f"Run {self._workflow_id} {why}")
 
     def _may_have_counted(self, why: str) -> NotConfirmedError:

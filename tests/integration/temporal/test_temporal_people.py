@@ -87,8 +87,9 @@ async def test_a_run_that_has_ended_takes_nothing_more_and_says_so(temporal: Tem
     async with temporal.worker(clerk, llm=ScriptedModel(["done"])):
         run = await temporal.start(clerk)
         await result(run)
-        with pytest.raises(InputError, match=f"Run {run.id} has ended: `.*` does not count"):
+        with pytest.raises(InputError, match=f"Run {run.id} has ended: `.*` does not count") as refused:
             await getattr(temporal.people, ask)(run.id, "hello")
+        assert ("start its agent in the same session" in str(refused.value)) == (ask == "message")
         with pytest.raises(InputError, match=f"Run {run.id} has ended, so there is nothing to export"):
             await temporal.people.export(run.id)
 
