@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.any_store import KINDS, opener_of
+from support.any_store import KINDS, opener_of, place_of
+from support.gated_runs import check_killed_everywhere
 from support.transcripts import asks_for, call
 
 from standfast import (
@@ -323,3 +324,16 @@ async def test_a_message_is_heard_after_what_people_have_decided_elsewhere(opene
         roles = [message.role for message in await page.load_messages("s")]
     assert (is_interrupted(again), shop.charged) == (True, [5])
     assert roles == ["user", "assistant", "tool", "user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [
+        ("sqlite", 12),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("sqlite", 1), ("postgres", 4), ("d1", 12))),
+    ],
+)
+def test_a_run_that_is_killed_between_its_gates_asks_and_runs_each_call_once(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, every: int
+) -> None:
+    check_killed_everywhere("support.gated_runs", tmp_path, lambda where: place_of(kind, request, where), every)

@@ -26,6 +26,7 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from support.foreign_gates import STEPS, check_gates, decided_in_a_row
 from support.foreign_shops import noted
+from support.gated_runs import check_killed_everywhere
 from support.mortal_programs import run_until_complete
 from support.resets import reset, tasks
 from support.temporal_runs import Temporal, check_healthy, events, pending, result, scheduled
@@ -173,6 +174,12 @@ async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: S
     shop = Shop(*(AIMessage("", tool_calls=several) for several in calls), SOLD, saver=make_saver())
     agent = as_agent(shop.graph, approval={"charge": Approval(message="Charge?")})
     check_gates(*await decided_in_a_row(agent, store), shop.charges)
+
+
+@pytest.mark.parametrize("saver", ["with", "without"])
+def test_a_run_that_is_killed_between_its_gates_asks_and_runs_each_call_once(tmp_path: Path, saver: str) -> None:
+    (folder := tmp_path / saver).mkdir()
+    check_killed_everywhere("integrations.langchain.gated_desk", folder)
 
 
 @SAVERS

@@ -33,6 +33,7 @@ from agents.usage import Usage as TheirUsage
 from pydantic import BaseModel
 from support.foreign_gates import STEPS, check_gates, decided_in_a_row
 from support.foreign_shops import noted
+from support.gated_runs import check_killed_everywhere
 from support.mortal_programs import run_until_complete
 from support.resets import reset, tasks
 from support.temporal_runs import Temporal, check_healthy, events, pending, result, scheduled
@@ -235,6 +236,10 @@ async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: S
     charges = [[function_call(*CHARGE, call_id=f"c{place}") for place in range(count)] for count in STEPS]
     shop.agent.model = TheirModel([*charges, [assistant_message("sold")]])
     check_gates(*await decided_in_a_row(shop.agent, store), shop.charges)
+
+
+def test_a_run_that_is_killed_between_its_gates_asks_and_runs_each_call_once(tmp_path: Path) -> None:
+    check_killed_everywhere("integrations.openai_agents.gated_desk", tmp_path)
 
 
 async def test_a_gate_may_depend_on_the_arguments_and_is_there_if_nobody_can_tell() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pydantic_ai import (
     ToolDenied,
 )
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
+from support.gated_runs import check_killed_everywhere
 
 from standfast import Approval, InputError
 from standfast.integrations.pydantic_ai.conversations import Turn
@@ -107,6 +109,12 @@ async def test_each_gate_of_a_turn_is_asked_once_and_what_people_decided_is_what
         ("approve", None),
     ]
     assert await RunsInProcess(store).waiting(WaitFilter(namespace="default")) == []
+
+
+@pytest.mark.parametrize("way", ["durable", "adapter"])
+def test_a_run_that_is_killed_between_its_gates_asks_and_runs_each_call_once(tmp_path: Path, way: str) -> None:
+    (folder := tmp_path / way).mkdir()
+    check_killed_everywhere("integrations.pydantic_ai.gated_desk", folder)
 
 
 async def test_an_approval_in_one_turn_does_not_count_for_the_same_call_in_the_next(store: SQLiteStore) -> None:
