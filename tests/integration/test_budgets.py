@@ -26,9 +26,11 @@ from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 from temporalio.worker import Worker
 
 from standfast import Agent, Loop, Message, RunResult, run, sqlite_store, tool
+from standfast.agents import Lane
 from standfast.runtime import tasks
 from standfast.stores.sqlite import thread
 from standfast.temporal import StandfastPlugin, connect, start_agent
+from standfast.temporal.activities.runs import stretches
 from standfast.testing import DevServer, ScriptedModel
 
 FEW, SOME, MANY = 4, 12, 20  # steps of a run
@@ -124,6 +126,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
     """Count what runs cost, but not what depends on the time: a slow disk, and what a worker does every few seconds."""
     monkeypatch.setattr(thread, "QUICK", 60.0)
     monkeypatch.setattr(thread, "STALL", 60.0)
+    monkeypatch.setattr(stretches, "LONGEST", 600.0)
 
     async def once(work: Any, every: float, failed: str, first: float, expected: Any) -> None:
         if not first:
@@ -158,11 +161,11 @@ async def in_process(costs: Costs, store: Any, statements: list[str] | None = No
 
 
 async def on_temporal(
-    costs: Costs, address: str, queue: str, store: Any, statements: list[str] | None = None
+    costs: Costs, address: str, queue: str, store: Any, statements: list[str] | None = None, *, lane: Lane = "each"
 ) -> Counts:
     buffer, sessions = MetricBuffer(100_000), count()
     client = await connect(address, runtime=Runtime(telemetry=TelemetryConfig(metrics=buffer)))
-    plugin = StandfastPlugin(agents=[CLERK], store=store, llm=ScriptedModel(asks_for_steps))
+    plugin = StandfastPlugin(agents=[CLERK], store=store, llm=ScriptedModel(asks_for_steps), lane=lane)
 
     async def run_of(steps: int) -> Counter[str]:
         requests(buffer)
@@ -214,6 +217,25 @@ async def test_a_run_on_temporal_with_postgresql_keeps_to_its_budget(
             address = temporal_server.address
             counts = await on_temporal(costs, address, "budgets-postgres", store, proxy.statements)
     check("On Temporal with PostgreSQL", counts)
+
+
+async def test_a_run_in_the_fast_lane_with_sqlite_keeps_to_its_budget(
+    costs: Costs, temporal_server: DevServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with costs.counting(monkeypatch):
+        async with sqlite_store(tmp_path / "standfast.db") as store:
+            counts = await on_temporal(costs, temporal_server.address, "budgets-fast", store, lane="fast")
+    check("In the fast lane with SQLite", counts)
+
+
+async def test_a_run_in_the_fast_lane_with_postgresql_keeps_to_its_budget(
+    costs: Costs, temporal_server: DevServer, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with PostgresProxy(postgres).running() as proxy, proxy.store() as store:
+        with costs.counting(monkeypatch):
+            address, queue = temporal_server.address, "budgets-fast-postgres"
+            counts = await on_temporal(costs, address, queue, store, proxy.statements, lane="fast")
+    check("In the fast lane with PostgreSQL", counts)
 
 
 STARTS = {
