@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from figures import provenance
-from temporal_figures import Figure, ledger, load, one_run, parallel, postgres, postgres_load
+from temporal_figures import Figure, lanes, ledger, load, one_run, parallel, postgres, postgres_load
 from temporal_gates import gates
 from temporal_limits import history, killed, long, parked, replay
 from temporal_rounds import World, world
@@ -30,6 +30,7 @@ from temporal_sizes import sizes
 FIGURES: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "one-run": one_run,
     "load": load,
+    "lanes": lanes,
     "postgres": postgres,
     "postgres-load": postgres_load,
     "history": history,

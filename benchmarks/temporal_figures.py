@@ -52,6 +52,29 @@ async def load(world: World) -> list[Figure]:
     ]
 
 
+async def lanes(world: World) -> list[Figure]:
+    """Compare the lanes, with runs of the usual size and longer ones."""
+    figures = []
+    async with (
+        world.worker("floor") as other,
+        world.worker() as each,
+        world.worker("standfast", "--lane", "fast", "--queue", "fast") as fast,
+    ):
+        for runs, steps, usual in ((1, 200, 9), (50, 10, 9), (50, 50, 3)):
+            turns = await world.in_turns((other, each, fast), world.rounds(usual), runs, steps=steps)
+            floor, slow, quick = zip(*turns, strict=True)
+            measured = {
+                "step_ms": median(one.step_ms for one in quick),
+                "steps_per_second": median(one.steps_per_second for one in quick),
+                "each_steps_per_second": median(one.steps_per_second for one in slow),
+                "times_each": ratio((one.steps_per_second for one in quick), (one.steps_per_second for one in slow)),
+                **cpu(quick, floor),
+            }
+            name = "a lone run" if runs == 1 else f"{runs} runs of {steps} steps"
+            figures.append(Figure(f"fast lane, {name}", "≤ 2.5 ms; ≥ 8 × the other lane", measured))
+    return figures
+
+
 async def postgres(world: World) -> list[Figure]:
     """Measure a lone run with a PostgreSQL store, whose server flushes commits to disk."""
     with database(world.folder) as (address, transactions, world.database_pid):

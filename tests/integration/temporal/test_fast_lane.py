@@ -156,6 +156,19 @@ async def test_a_long_run_takes_many_stretches_and_continues_as_new(
     assert set(till.effects.values()) == {1}
 
 
+async def test_a_stretch_ends_before_its_result_is_too_large_for_a_history(
+    fast: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stretches, "BYTES", 2_000)
+    wide = [asks_for(*(call("look", f"c{turn}.{place}", text="x") for place in range(32))) for turn in range(4)]
+    agent = Agent("a", tools=[look], loop=LONG)
+    async with fast.worker(agent, llm=ScriptedModel([*wide, "done"])):
+        run = await fast.start(agent)
+        await result(run)
+    history = await events(run)
+    assert scheduled(history) == ["standfast.stretch"] * 5  # one for each turn of 32 calls
+
+
 async def test_a_message_is_heard_when_the_stretch_ends(fast: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretches, "LONGEST", 0.0)
     till = Till(stops_in="c1")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, cast
 
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -42,7 +43,7 @@ from standfast.tools.calls import call_key
 
 LONGEST = 8.0  # seconds in which new work begins: less than the time in which the server misses a worker's heartbeats
 LONGEST_ANSWER = 900.0  # seconds, as for an activity that calls a model
-TURNS = 200  # of one stretch: its result is an event of the history
+TURNS, BYTES = 200, 256 * 1024  # of one stretch, whose result is an event of the history; it exceeds these once
 
 
 class Stretches:
@@ -87,6 +88,7 @@ class _Stretch:
         self._usual = {name: value for name, value in ask.items() if name in always}
         self._may_have_begun = self._only_known or activity.info().attempt > 1 or "run" in ask or "again" in ask
         self._turns: list[TurnTaken] = []
+        self._size = 0
 
     async def take(self) -> Stretched:
         """Take turns until something needs the workflow.
@@ -141,7 +143,9 @@ class _Stretch:
                 return False
         if self._only_known:
             return self._next_ask()
-        return not self._is_over() and len(self._turns) < TURNS and self._next_ask()
+        self._size += len(to_json(taken))
+        has_room = len(self._turns) < TURNS and self._size < BYTES
+        return has_room and not self._is_over() and self._next_ask()
 
     def _next_ask(self) -> bool:
         """Prepare the next call of the model; return whether that is the next action."""
