@@ -7,7 +7,7 @@ An answer that trips one is never kept: a message instead of it names the guardr
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from pydantic_core import to_json
 
@@ -119,7 +119,7 @@ def approval_of_guardrail(agent: Agent, name: str, holds: Holds | Literal[""] = 
 
 def rule_of(agent: Agent, approval: Approval, guardrail: str = "", holds: Holds | Literal[""] = "") -> GateRule:
     """Return the rule of an approval of an agent's tool or guardrail; see `GateRule.of`."""
-    patience = cast("float | None", agent.loop.answer_timeout)  # seconds, once it is declared
+    patience = agent.loop.answer_seconds
     return GateRule.of(approval, patience=patience, guardrail=guardrail, holds=holds)
 
 

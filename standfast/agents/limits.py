@@ -210,6 +210,11 @@ class Loop:
                 raise DefinitionError(f"loop.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
 
     @property
+    def answer_seconds(self) -> float | None:
+        """The `answer_timeout` in seconds; None for ever."""
+        return cast("float | None", self.answer_timeout)
+
+    @property
     def has_budget(self) -> bool:
         """Whether anything limits the usage of a run."""
         return self.token_budget is not None or self.cost_budget is not None or self.has_session_budget

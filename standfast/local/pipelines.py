@@ -6,7 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -131,6 +131,24 @@ class WaitingGates:
         return kept
 
 
+@dataclass(slots=True)
+class _Decisions:
+    """The decisions of a call.
+
+    Args:
+        own: implied by continuing after a gate; None if that is approved.
+        judged: the decisions that were judged, by `id`.
+    """
+
+    given: list[Decision] = field(default_factory=list)
+    own: Decision | None = None
+    judged: set[int] = field(default_factory=set)
+
+    @property
+    def are_given(self) -> bool:
+        return any(one is not self.own for one in self.given)
+
+
 class PipelineRun:
     """One call of `run_pipeline`."""
 
@@ -155,9 +173,7 @@ class PipelineRun:
         self._results: dict[str, StepResult] = {}
         self._previous: dict[str, StepResult] = {}
         self._skipped: tuple[str, ...] = ()
-        self._decisions: list[Decision] = []
-        self._own: Decision | None = None  # implied by continuing after a gate; None if that is approved
-        self._judged: set[int] = set()  # indexes of the decisions
+        self._decisions = _Decisions()
         self._places: dict[str, str] = {}  # places of the gates' verdicts, by path
         self._waiting: dict[str, Gate | InterruptedResponse] = {}  # gates, and agents whose calls wait at gates
 
@@ -175,10 +191,10 @@ class PipelineRun:
     ) -> PipelineResult:
         """Run to the end, or to a gate that waits."""
         self._previous = read_previous(previous_results)
-        self._decisions = list(read_decisions(decisions))
+        self._decisions.given = list(read_decisions(decisions))
         if resume_after is not None:
             self._skip_to(resume_after)
-        for decision in self._decisions:
+        for decision in self._decisions.given:
             check_gate(self._pipeline, decision.gate)
         try:
             if self._store is None:
@@ -195,7 +211,7 @@ class PipelineRun:
         is_new = not await self._kept.find("?input")
         if self._restart is not None and self._store is not None:
             given = await self._restarted(given, *self._restart, store=self._store, is_new=is_new)
-        elif is_new and given is None and self._store is not None and len(self._decisions) > (self._own is not None):
+        elif is_new and given is None and self._store is not None and self._decisions.are_given:
             raise InputError(f"there is no run {self._run_key} of pipeline '{self._pipeline.name}' to decide on")
         elif is_new and given is None and self._pipeline.input is not None:
             raise InputError(
@@ -232,8 +248,8 @@ class PipelineRun:
         if isinstance(stages[-1], Step) and stages[-1].kind == "approval":
             self._skipped = self._skipped[:-1]
             own = Decision(gate=name, decision="approve", by=self._who["user_id"])
-            self._decisions.append(own)
-            self._own = own
+            self._decisions.given.append(own)
+            self._decisions.own = own
         steps = [stage for stage in stages if isinstance(stage, Step) and stage.kind in ("agent", "tool")]
         missing = [step.name for step in steps if step.name not in self._previous]
         if missing and self._store is None:
@@ -328,8 +344,8 @@ class PipelineRun:
         given = await self._steps.given_to(path, step, tries=tries)
         context = await self._steps.context_for(path, step, tries=tries)
         self._tell(StepStarted(path))
-        decisions = [decision for decision in self._decisions if decision.gate.startswith(f"{path}/")]
-        self._judged.update(map(id, decisions))
+        decisions = [decision for decision in self._decisions.given if decision.gate.startswith(f"{path}/")]
+        self._decisions.judged.update(map(id, decisions))
         own = [decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")}) for decision in decisions]
         found = await self._runner.run(path, step, given, own, context, self._evaluations.dependencies(path))
         if isinstance(found, InterruptedResponse):
@@ -404,11 +420,11 @@ class PipelineRun:
         since, people = datetime.fromisoformat(shown["since"]), [self._who["user_id"], *await self._kept.editors()]
         gate = Gate.of_step(path, GateRule.of(approval), shown, since=since, requesters=people)
         gate = (await recorded(self._kept, place, gate, step, self._pipeline.access.get("approve"))).at(now)
-        decisions = [decision for decision in self._decisions if decision.gate == path]
+        decisions = [decision for decision in self._decisions.given if decision.gate == path]
         if is_skipped:  # a caller that treats the gate as done approves it
             decisions.append(Decision(gate=path, decision="approve", by=self._who["user_id"]))
         for decision in decisions:
-            if decision is not self._own or gate.status != "approved":
+            if decision is not self._decisions.own or gate.status != "approved":
                 gate = await self._decide(gate, step, decision, now)
         if gate.status == "open":
             self._waiting[path] = gate
@@ -418,7 +434,8 @@ class PipelineRun:
 
     async def _refuse_unused(self) -> None:
         """Refuse decisions at gates that were not open. With a store, they are recorded as refused."""
-        unused = [one for one in self._decisions if id(one) not in self._judged and one is not self._own]
+        made = self._decisions
+        unused = [one for one in made.given if id(one) not in made.judged and one is not made.own]
         if self._store is None or not unused:
             return
         problems = []
@@ -443,8 +460,9 @@ class PipelineRun:
         return await self._runner.calls_of(path, step), own
 
     async def _decide(self, gate: Gate, step: Step[Any], decision: Decision, now: datetime) -> Gate:
-        self._judged.add(id(decision))
-        if decision is self._own or decision not in self._decisions:  # a caller that continues after a gate has seen it
+        made = self._decisions
+        made.judged.add(id(decision))
+        if decision is made.own or decision not in made.given:  # a caller that continues after a gate has seen it
             decision = decision.model_copy(update={"digest": gate.shown_digest})
         may = self._pipeline.access.get("approve")
         return await judge(gate, decision, now, self._kept, step=step, may=may)

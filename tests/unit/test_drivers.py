@@ -67,7 +67,7 @@ MAY_COMPARE = {
     "temporal/activities/runs/run_activities.py:_finish",
     "temporal/activities/sessions/session_activities.py:_answered",
     "temporal/workflows/gates/gate_keeper.py:_take_passed",
-    "temporal/workflows/gates/gate_keeper.py:_take_progress",
+    "temporal/workflows/gates/gate_keeper.py:progressed",
     "temporal/workflows/gates/effects.py:_let_through",
     "temporal/workflows/run/agent_workflows.py:close",
     "temporal/workflows/run/agent_workflows.py:_finish",

@@ -13,13 +13,14 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from standfast.messages import JSONObject
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import NotifyReference
+from standfast.temporal.wire.activity_types import ActivityName, NotifyReference, OpenReference
 from standfast.temporal.wire.boards import ShownItem, ShowReference, Whose, key_of
 from standfast.temporal.wire.inbox import TOLD, Mailbox
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.results import fits
 from standfast.temporal.wire.shown_gates import within_query
-from standfast.temporal.workflows.board.visibility import Refused, show_ended, show_waiting
+from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.workflows.board.visibility import Refused, pipeline_details, show_ended, show_waiting
 from standfast.temporal.workflows.board.waiting_items import Waiting
 from standfast.temporal.workflows.run.activity_options import (
     NOTIFY_OPTIONS,
@@ -29,7 +30,6 @@ from standfast.temporal.workflows.run.activity_options import (
 )
 from standfast.temporal.workflows.run.activity_results import read_result
 
-Details = Callable[[str, Sequence[Waiting], Refused], str]
 _SHOWN = 500  # characters of a message that the agent has not read yet
 
 _PUT_BYTES = 500_000  # of the items that one write adds
@@ -175,29 +175,60 @@ def _shown(waiting: Waiting) -> tuple[Waiting, str, ShownItem]:
     return waiting, key_of(shown), shown
 
 
+Opening = tuple[ActivityName[OpenReference, Any], OpenReference]
+
+
+class RunFace:
+    """What the parts of a run ask of the run. The defaults are for users' workflows.
+
+    Attributes:
+        asks_groups: it may ask groups of people.
+    """
+
+    asks_groups = False
+
+    def page(self, status: str, waiting: Sequence[Waiting], refused: Refused) -> str:
+        """Return the Markdown for the run's page."""
+        return pipeline_details({}, (), status, waiting, refused)
+
+    def whose(self) -> Whose:
+        """Return the run's owner."""
+        return {"run": ""}
+
+    def opening(self) -> Opening:
+        """Return the activity that opens the run, or searches for a worker that could, and its reference."""
+        return names.SEARCHABLE, {}
+
+    def learn(self, found: Surroundings) -> None:
+        """Take in the run's surroundings before the run is open."""
+
+    def leave_if_long(self) -> None:
+        """Prepare to continue as new if the history has become too long; called after each signal."""
+
+    def patience(self) -> float | None:
+        """Return the seconds that the run waits for a person at a pause; None for no limit."""
+        return None
+
+    def choose_model(self, model: str) -> None:
+        """Take in the model that a person chose with a resume."""
+
+
 class Board:
     """The items that a run waits for, and how the run ended.
 
     Args:
         mailbox: the messages sent to the run; people see the refused ones, and those the agent has not read yet.
-        details: returns the Markdown for the run's page from its status, the waiting items and the refused messages.
-        whose: returns the run's owner.
-        asks_groups: the run may ask groups of people; set when a gate asks a group, unless known earlier.
     """
 
-    def __init__(
-        self, mailbox: Mailbox, details: Details, whose: Callable[[], Whose], *, asks_groups: bool = False
-    ) -> None:
+    def __init__(self, mailbox: Mailbox, run: RunFace) -> None:
         self.waiting: tuple[Waiting, ...] = ()
         self.ended = ""  # the final status of the run
         self.error: str | None = None  # the reason why the run failed
         self.search = False  # the namespace has the search attributes
         self.notices = False  # the worker had webhooks when the run began
-        self.asks_groups = asks_groups
-        self.rows = BoardRows(lambda: () if self.ended else self.waiting, whose)
-        self._mailbox = mailbox
-        self._details = details
-        self._whose = whose
+        self.asks_groups = run.asks_groups  # also once a gate asks a group
+        self.rows = BoardRows(lambda: () if self.ended else self.waiting, run.whose)
+        self._mailbox, self._run = mailbox, run
         self._called: dict[str, str] = {}  # the status of each called agent's run, by its call or step
         self._told = "running"  # the status that was last sent to the caller of this run
         self._tells = False  # the run's page will be updated
@@ -227,7 +258,7 @@ class Board:
         return seen if self.error is None else {**seen, "error": self.error}
 
     def pending(self) -> list[JSONObject]:
-        return within_query((item.plain() for item in self.waiting), self._whose()["run"])
+        return within_query((item.plain() for item in self.waiting), self._run.whose()["run"])
 
     def gates(self) -> list[str]:
         """Return the names of the items that need approval."""
@@ -329,7 +360,7 @@ class Board:
 
     def _tell(self) -> None:
         self._tells = False
-        workflow.set_current_details(self._details(self.status, self.waiting, self._mailbox.refused))
+        workflow.set_current_details(self._run.page(self.status, self.waiting, self._mailbox.refused))
 
     def refuse(self, name: str, reason: str) -> None:
         """Note why a message changes nothing. The sender of a signal gets no reply, and can look up the reason."""
@@ -342,7 +373,7 @@ class Board:
         if not self.notices or told in self._mailbox.told:
             return
         self._mailbox.told = [*self._mailbox.told[1 - TOLD :], told]
-        reference: NotifyReference = {"item": item.plain(), "run": self._whose()["run"]}
+        reference: NotifyReference = {"item": item.plain(), "run": self._run.whose()["run"]}
         if reminder is not None:
             reference["reminder"] = reminder
         task = workflow.start_activity(

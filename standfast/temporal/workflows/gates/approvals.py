@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, cast
 
@@ -16,11 +15,11 @@ from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
 from standfast.messages import JSONObject, distinct_people
 from standfast.temporal.wire import names
+from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import INLINE_BYTES, ITEM_NAME, OWN_GATES_BYTES
 from standfast.temporal.wire.snapshots import WHOLE_GATES, GateSurroundings
-from standfast.temporal.workflows.board.visibility import pipeline_details
 from standfast.temporal.workflows.board.waiting_items import whose
-from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
+from standfast.temporal.workflows.gates.gate_keeper import GateFace, GateKeeper
 from standfast.temporal.workflows.run.activity_options import OPEN_OPTIONS
 from standfast.temporal.workflows.run.handlers import RunHandlers
 from standfast.temporal.workflows.run.run_parts import RunParts
@@ -31,22 +30,21 @@ _ATTRIBUTE = "_standfast_gates"  # of the user's workflow
 _ITEM_BYTES = 2_000  # of a waiting item, besides its message and the people
 
 
-class _WorkflowGates(RunHandlers):
+class _WorkflowGates(RunHandlers, GateFace):
     """The gates of one user workflow run."""
 
     def __init__(self) -> None:
-        self._journal_key = workflow.info().original_execution_run_id
-        self._parts = parts = RunParts(
-            partial(pipeline_details, {}, ()),
-            lambda: (names.SEARCHABLE, {}),
-            whose=lambda: whose(self._journal_key, None, None, None),
-        )
+        self.journal_key = workflow.info().original_execution_run_id
+        self._parts = parts = RunParts(self)
         self._board = parts.board
-        self._gates = GateKeeper(parts, self._journal_key)
+        self._gates = GateKeeper(parts, self)
         self._asked: Counter[str] = Counter()  # how often the run has asked for the same approval, by digest
         self._looking: asyncio.Future[GateSurroundings] | None = None
         self._found: GateSurroundings = {"search": False}
         self._shown_bytes = 0
+
+    def whose(self) -> Whose:
+        return whose(self.journal_key, None, None, None)
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
         texts = (message, *(rule.message for rule in gate.rule.chain))
@@ -104,7 +102,7 @@ class _WorkflowGates(RunHandlers):
             self._looking = asyncio.ensure_future(self._look())
         found = self._found = await asyncio.shield(self._looking)
         self._parts.learn(found)
-        of_run = [self._journal_key] if found.get("binds_run") else []
+        of_run = [self.journal_key] if found.get("binds_run") else []
         of_call = [count] if count > 1 and "was_reset" in found else []
         return digest_of(name, message, *of_run, *of_call)
 
@@ -120,7 +118,7 @@ class _WorkflowGates(RunHandlers):
     async def _look(self) -> GateSurroundings:
         try:
             found: GateSurroundings | bool = await workflow.execute_local_activity(
-                names.SEARCHABLE, {"run": self._journal_key}, **OPEN_OPTIONS
+                names.SEARCHABLE, {"run": self.journal_key}, **OPEN_OPTIONS
             )
         except (FailureError, ValueError) as error:  # ValueError: the worker does not have the activity
             if workflow.patched(names.WHOLE_UNSEEN):

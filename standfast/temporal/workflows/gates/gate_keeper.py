@@ -56,43 +56,53 @@ class Arrived:
     sent: Sent | None = None
 
 
-class GateKeeper:
-    """The gates of a run, and the decisions on them.
+class GateFace:
+    """What the gates of a run ask of the run. The defaults are for users' workflows.
 
-    Args:
+    Attributes:
         journal_key: of the run.
-        leave_if_long: sets `is_leaving` if the history has become too long.
-        may_open: whether a gate that is not open may open later.
-        elsewhere: returns where a gate may be that is not here.
-        as_kept: returns the part of a counting decision that the run keeps.
-        recorded_with, recalled_with: return what else an activity needs to know of a gate: the one that records a
-            decision, and the one that finds what was decided before a reset.
-        progressed: takes in a gate after a decision.
     """
 
-    def __init__(
-        self,
-        parts: RunParts,
-        journal_key: str,
-        *,
-        leave_if_long: Callable[[], None] = lambda: None,
-        may_open: Callable[[str], bool] = lambda gate: True,
-        elsewhere: Callable[[str], str] = lambda gate: "",
-        as_kept: Callable[[Decision], Decision] = lambda decision: decision,
-        recorded_with: Callable[[Gate], AtGate] = lambda gate: {},
-        recalled_with: Callable[[str], AtGate] = lambda gate: {},
-        progressed: Callable[[Gate], None] = lambda gate: None,
-    ) -> None:
+    journal_key: str
+
+    def leave_if_long(self) -> None:
+        """Set `is_leaving` of the gates if the history has become too long."""
+
+    def may_open(self, gate: str) -> bool:
+        """Whether a gate that is not open may open later."""
+        return True
+
+    def elsewhere(self, gate: str) -> str:
+        """Return where a gate may be that is not here."""
+        return ""
+
+    def as_kept(self, decision: Decision) -> Decision:
+        """Return the part of a counting decision that the run keeps."""
+        return decision
+
+    def recorded_with(self, gate: Gate) -> AtGate:
+        """Return what else the activity that records a decision needs to know of a gate."""
+        return {}
+
+    def recalled_with(self, gate: str) -> AtGate:
+        """Return the same for the activity that finds what was decided before a reset."""
+        return {}
+
+    def progressed(self, gate: Gate) -> None:
+        """Take in a gate after a decision."""
+
+
+class GateKeeper:
+    """The gates of a run, and the decisions on them."""
+
+    def __init__(self, parts: RunParts, run: GateFace) -> None:
         self.left: dict[str, JSONObject] = {}  # gates that stay open while the run continues as new
         self.is_leaving = False  # the run is about to continue as new, and only waits at gates
         self._board, self._inbox, self._running, self._workers = parts.board, parts.inbox, parts.running, parts.workers
         self._board.rows.stays = lambda: bool(self.left) and workflow.patched(names.STAYS_SHOWN)
         self._inbox.parked.append(self._parked)
         self._inbox.pending.append(self._pending)
-        self._journal_key = journal_key
-        self._leave_if_long, self._may_open, self._elsewhere = leave_if_long, may_open, elsewhere
-        self._as_kept, self._recorded_with, self._recalled_with = as_kept, recorded_with, recalled_with
-        self._progressed = progressed
+        self._run = run
         self._arrived: dict[str, deque[Arrived]] = {}
         self._closed: dict[str, str] = {}  # the decisions on gates, by name
         self._unrecorded: set[str | None] = set()  # ids of signals whose decisions may or may not be in the store
@@ -143,7 +153,7 @@ class GateKeeper:
 
     def refuse_closed_to_all(self) -> None:
         """Refuse the early decisions for gates that the run turns out not to have."""
-        for gate in [gate for gate in self._arrived if not self._may_open(gate)]:
+        for gate in [gate for gate in self._arrived if not self._run.may_open(gate)]:
             for item in self._arrived.pop(gate):
                 self._board.refuse(item.decision.decision, f"there is not a gate {gate}")
 
@@ -166,7 +176,7 @@ class GateKeeper:
         if gate in self._closed:
             raise InputError(f"{name}: {self._over(gate)}")
         is_open = gate in open_gates
-        if not is_open and not (may_be_early and self._may_open(gate)):
+        if not is_open and not (may_be_early and self._run.may_open(gate)):
             problem = f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._hint(gate)}"
             raise EarlyError(problem) if "digest" in fields else InputError(problem)
         waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
@@ -185,7 +195,7 @@ class GateKeeper:
     def _hint(self, gate: str) -> str:
         """Return a further hint about a gate that is not open here."""
         again = "; the run was reset: earlier decisions count as soon as the gate is open again"
-        return self._elsewhere(gate) + (again if self._running.resets else "")
+        return self._run.elsewhere(gate) + (again if self._running.resets else "")
 
     def _early(self) -> list[Decision]:
         """Return the decisions on gates that are not open yet."""
@@ -300,7 +310,7 @@ class GateKeeper:
 
     def _show_progress(self, gate: Gate) -> None:
         self._board.progressed(gate.name, gate.approved_by)
-        self._progressed(gate)
+        self._run.progressed(gate)
 
     async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:
         """Return the gate as soon as its people or its value change, or it no longer asks anyone."""
@@ -315,7 +325,7 @@ class GateKeeper:
                 gate = await self._recall(gate)
                 self._show_progress(gate)
                 continue
-            self._leave_if_long()
+            self._run.leave_if_long()
             if self._may_leave(gate, arrived):
                 return gate
             if arrived:
@@ -359,15 +369,15 @@ class GateKeeper:
             gate = gate.at(at)
         except InputError as error:  # later signals may have been in time
             problem = problem or str(error)
-        problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._as_kept(decision)))
+        problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._run.as_kept(decision)))
         given = {name: value for name, value in decision.model_dump().items() if value is not None}
         reference: JSONObject = {
-            "run": self._journal_key,
+            "run": self._run.journal_key,
             "at": at.isoformat(),
             "refused": problem,
             "digest": gate.shown_digest,
             **given,
-            **self._recorded_with(gate),
+            **self._run.recorded_with(gate),
         }
         what = summary(f"{decision.decision} of {decision.by or 'someone'} at {gate.name}")
         sent_id = None if arrived.sent is None else arrived.sent.id
@@ -391,7 +401,7 @@ class GateKeeper:
             self._inbox.came_of(decision.decision, sent_id, refused)
         else:
             self._inbox.mailbox.came_of(sent_id, accepted=True, gate=gate.name)
-        return gate if refused is not None else gate.decided(self._as_kept(decision), at)
+        return gate if refused is not None else gate.decided(self._run.as_kept(decision), at)
 
     async def _recall(self, gate: Gate) -> Gate:
         """Return the gate after the decisions from before a reset.
@@ -399,7 +409,11 @@ class GateKeeper:
         A gate whose call has run is approved. A gate whose call was answered without running is rejected.
         """
         self._looked[gate.name] = self._running.resets
-        reference: RecallReference = {"run": self._journal_key, "gate": gate.name, **self._recalled_with(gate.name)}
+        reference: RecallReference = {
+            "run": self._run.journal_key,
+            "gate": gate.name,
+            **self._run.recalled_with(gate.name),
+        }
         options = {**STORE_OPTIONS, "summary": summary(f"what was decided at {gate.name} before the reset")}
         found = await self._workers.execute(names.RECALL, reference, options, otherwise=None)
         if found is None:
@@ -440,7 +454,7 @@ def _listed(gates: Sequence[str]) -> str:
     return ", ".join(gates) or "none"
 
 
-class CallApprovals:
+class CallApprovals(GateFace):
     """The gates of an agent's run. They are gates of calls, so nobody can decide on a call without having seen it.
 
     Args:
@@ -448,16 +462,8 @@ class CallApprovals:
     """
 
     def __init__(self, run: RunState, parts: RunParts, journal_key: str, is_interrupted: Callable[[], bool]) -> None:
-        self.gates = GateKeeper(
-            parts,
-            journal_key,
-            leave_if_long=self.leave_if_long,
-            may_open=lambda gate: False,
-            as_kept=_as_kept,
-            recorded_with=self._recorded_with,
-            recalled_with=self._call_at,
-            progressed=self._take_progress,
-        )
+        self.journal_key = journal_key
+        self.gates = GateKeeper(parts, self)
         self._run, self._running, self._is_interrupted = run, parts.running, is_interrupted
         self._deciding: dict[str, asyncio.Task[Gate]] = {}  # gates of the turn, by call
 
@@ -510,26 +516,28 @@ class CallApprovals:
 
     # --- what the gates ask of the run ---
 
-    def _take_progress(self, gate: Gate) -> None:
+    def may_open(self, gate: str) -> bool:
+        return False
+
+    def as_kept(self, decision: Decision) -> Decision:
+        """Return a decision with a reference instead of its edit, which is in the store."""
+        if decision.edit is None:
+            return decision
+        return decision.model_copy(update={"edit": edit_reference(decision.edit)})
+
+    def progressed(self, gate: Gate) -> None:
         """Take in who has approved so far; an export also includes it."""
         if gate.status == "open":
             self._run.loop = self._run.loop.decided(gate)
 
-    def _call_at(self, gate: str) -> AtGate:
+    def recalled_with(self, gate: str) -> AtGate:
         """Return the arguments with which activities find the call that waits at a gate."""
         turn = self._run.progress.turn
         return {"call": [turn.number, turn.calls[gate].position]} if gate in turn.calls else {}
 
-    def _recorded_with(self, gate: Gate) -> AtGate:
+    def recorded_with(self, gate: Gate) -> AtGate:
         asks: AtGate = {"access": True} if "approve" in self._run.facts.hooks else {}
         if gate.holds:
             return {"stopped": [self._run.loop.agent, gate.rule.guardrail, gate.holds], **asks}
         edited: AtGate = {} if gate.changed is None else {"stage": gate.digest, "proposed": gate.changed["digest"]}
-        return {**self._call_at(gate.name), **edited, **asks}
-
-
-def _as_kept(decision: Decision) -> Decision:
-    """Return a decision with a reference instead of its edit, which is in the store."""
-    if decision.edit is None:
-        return decision
-    return decision.model_copy(update={"edit": edit_reference(decision.edit)})
+        return {**self.recalled_with(gate.name), **edited, **asks}

@@ -24,7 +24,7 @@ from standfast.temporal.wire.inbox import EarlyError, LaterError, Mailbox, Sent,
 from standfast.temporal.wire.inputs import INLINE_BYTES, PARKED_BYTES, VALUES
 from standfast.temporal.wire.results import refused_before
 from standfast.temporal.wire.turn_records import edit_digest
-from standfast.temporal.workflows.board.run_board import Board
+from standfast.temporal.workflows.board.run_board import Board, RunFace
 from standfast.temporal.workflows.run.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.run.activity_results import read_result
 from standfast.temporal.workflows.run.run_lifetime import Running
@@ -38,20 +38,16 @@ T = TypeVar("T")
 
 
 class Inbox:
-    """The messages that a run has received.
+    """The messages that a run has received."""
 
-    Args:
-        taken: called after each signal that was taken in.
-    """
-
-    def __init__(self, mailbox: Mailbox, board: Board, running: Running, taken: Callable[[], None]) -> None:
+    def __init__(self, mailbox: Mailbox, board: Board, running: Running, run: RunFace) -> None:
         self.mailbox = mailbox
         # Functions of other parts of the run. The functions in `parked` return, as JSON, the messages that wait there
         # to be taken in. The functions in `pending` return the outcome of a signal by its id: `{}` if it is not known
         # yet, None if the part does not have the signal.
         self.parked: list[Callable[[], list[Any]]] = []
         self.pending: list[Callable[[str], JSONObject | None]] = []
-        self._board, self._running, self._taken = board, running, taken
+        self._board, self._running, self._run = board, running, run
         self._looking: dict[str, asyncio.Task[None]] = {}  # by the id of a signal that may have been refused before
         self._new: set[str] = set()  # the ids of signals that were not refused
         self._signals: dict[tuple[str, str], int] = {}  # the number of signals received, by name and digest
@@ -111,7 +107,7 @@ class Inbox:
                 return
         except InputError as error:
             self.came_of(name, sent.id, str(error))
-            self._taken()
+            self._run.leave_if_long()
         else:
             self._take(sent, lambda: read(data, sent_id), keep)
 
@@ -130,7 +126,7 @@ class Inbox:
         else:
             if isinstance(kept, dict):
                 self.mailbox.came_of(sent.id, **kept)
-        self._taken()
+        self._run.leave_if_long()
 
     # --- what was refused before a reset ---
 
@@ -163,7 +159,7 @@ class Inbox:
             return
         unknown = f"{sent.name}: it is unknown {asks}, so it does not count; send a new one without an id"
         self.came_of(sent.name, sent_id, refused_before(sent.name) if is_refused is True else unknown)
-        self._taken()
+        self._run.leave_if_long()
 
     def _count(self, name: str, data: Any) -> Sent:
         """Count a signal; the number finds its event in the history."""

@@ -5,8 +5,8 @@ at its start. No user code runs here.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -27,12 +27,15 @@ from standfast.errors import InputError
 from standfast.messages import JSONObject, Usage
 from standfast.temporal.wire import activity_types, names
 from standfast.temporal.wire.activity_types import Exported, ExportReference, Finished, FinishReference, RunReference
+from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.wire.inputs import AgentInput, first_message, said_id
 from standfast.temporal.wire.outcomes import is_usage
 from standfast.temporal.wire.run_state import Call, Progress, read_state, write_tripped
 from standfast.temporal.wire.snapshots import Facts, Surroundings, tools_of
-from standfast.temporal.workflows.board.visibility import details, show_started
+from standfast.temporal.workflows.board.run_board import Opening
+from standfast.temporal.workflows.board.visibility import Refused, details, show_started
+from standfast.temporal.workflows.board.waiting_items import Waiting
 from standfast.temporal.workflows.calls.model_calls import ModelCalls
 from standfast.temporal.workflows.calls.tool_calls import Calls
 from standfast.temporal.workflows.gates.gate_keeper import CallApprovals
@@ -42,7 +45,7 @@ from standfast.temporal.workflows.run.activity_results import fail, failed, refu
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.handlers import RunHandlers
 from standfast.temporal.workflows.run.run_lifetime import carried_in, is_long, may_continue, run_to_end, until_told
-from standfast.temporal.workflows.run.run_parts import Opening, RunParts, read_input
+from standfast.temporal.workflows.run.run_parts import RunParts, read_input
 from standfast.tools import Returned
 
 STEPS = 100  # then a run continues as new: replay stays short, and 5,000 steps cost as much as 50 × 100
@@ -261,17 +264,9 @@ class AgentRun(RunHandlers):
         self._data, self._extra = data, extra
         self._steps = 0
         self._run = run = RunState()
-        self._parts = parts = RunParts(
-            partial(details, run),
-            self._opening,
-            self._learn,
-            run.whose,
-            taken=lambda: self._approvals.leave_if_long(),
-            patience=lambda: run.facts.loop.answer_timeout,
-            choose_model=self._choose_model,
-        )
+        self._parts = parts = RunParts(self)
         parts.inbox.parked.append(self._parked)
-        self._mailbox, self._board, self._running = parts.mailbox, parts.board, parts.running
+        self._board, self._running = parts.board, parts.running
         # Set before any message can arrive: the run's owner, and the items that were open in the previous run.
         given: JSONObject = data if isinstance(data, dict) else {}
         owner = given.get("user_id"), given.get("tenant_id")
@@ -301,7 +296,21 @@ class AgentRun(RunHandlers):
         gates = [question.model_dump() for question in run.loop.kept_questions]
         return [run.progress.say, list(run.progress.turn.sources.items()), gates]
 
-    def _choose_model(self, model: str) -> None:
+    # --- what its parts ask ---
+
+    def page(self, status: str, waiting: Sequence[Waiting], refused: Refused) -> str:
+        return details(self._run, status, waiting, refused)
+
+    def whose(self) -> Whose:
+        return self._run.whose()
+
+    def leave_if_long(self) -> None:
+        self._approvals.leave_if_long()
+
+    def patience(self) -> float | None:
+        return self._run.facts.loop.answer_seconds
+
+    def choose_model(self, model: str) -> None:
         self._run.progress.model = model
 
     # --- the run ---
@@ -390,14 +399,14 @@ class AgentRun(RunHandlers):
         if self._running.resets:
             await self._messages.recall()
         state = self._run.loop
-        if self._mailbox.messages and state.is_at_rest and state.ended is None:
+        if self._parts.mailbox.messages and state.is_at_rest and state.ended is None:
             await self._messages.take_all()
             self._run.progress.last = {}
             self._run.loop = state.with_user_message()
 
     # --- beginning ---
 
-    def _opening(self) -> Opening:
+    def opening(self) -> Opening:
         reference: activity_types.OpenReference = {"session": self._run.progress.session, "run": self._run.progress.run}
         if not self._run.is_open:
             reference["input"] = self._run.given.plain()
@@ -405,7 +414,7 @@ class AgentRun(RunHandlers):
             reference["agent"] = agent
         return names.OPEN, reference
 
-    def _learn(self, found: Surroundings) -> None:
+    def learn(self, found: Surroundings) -> None:
         self._parts.learn(found)
         if found["search"]:
             show_started(self._run.progress.session_id, self._run.given.tenant_id)
@@ -426,10 +435,10 @@ class AgentRun(RunHandlers):
             unheard = opened.pop("unheard", [])
             self._messages.kept |= {str(said_id(said)) for said in unheard}
             heard = [said for said in (opened.pop("message", None),) if said is not None]
-            self._mailbox.messages[:0] = [*unheard, *heard]
+            self._parts.mailbox.messages[:0] = [*unheard, *heard]
             if self._run.facts.search:
                 show_started(self._run.progress.session_id, self._run.given.tenant_id)
-            if opened.pop("empty", False) and not self._mailbox.messages:
+            if opened.pop("empty", False) and not self._parts.mailbox.messages:
                 refuse(f"nothing to run: session {self._run.progress.session_id} is new, and no message was given")
             if "on_start" in self._run.facts.hooks and "answered" not in opened:
                 await self._start_hook()
@@ -443,7 +452,7 @@ class AgentRun(RunHandlers):
         """
         await self._messages.until_kept()
         await self._senders_told()
-        if self._mailbox.messages:
+        if self._parts.mailbox.messages:
             given = self._run.given.plain().items()
             workflow.continue_as_new({name: value for name, value in given if name not in _ONCE})
         more = {name: value for name, value in answered.items() if name != "status"}
@@ -512,9 +521,9 @@ class AgentRun(RunHandlers):
         """Wait for an answer, and write it at once: before other answers arrive, and before the model call."""
         asked = len(self._run.loop.questions)
         await self._questions.ask(question)
-        if self._mailbox.unwritten:
+        if self._parts.mailbox.unwritten:
             await self._messages.until_kept()
-        if self._mailbox.unwritten or 0 < len(self._run.loop.questions) < asked:
+        if self._parts.mailbox.unwritten or 0 < len(self._run.loop.questions) < asked:
             await self._closing.write_questions()
 
     # --- continuing as new ---
@@ -534,7 +543,7 @@ class AgentRun(RunHandlers):
 
     def _may_leave(self) -> bool:
         """Whether the run can continue as new now without losing anything."""
-        late = any(answer.is_late for answer in self._mailbox.answers.values())  # only this history has the time
+        late = any(answer.is_late for answer in self._parts.mailbox.answers.values())  # only this history has the time
         needed = late or self._exports.requests or self._messages.is_keeping or self._parts.inbox.is_looking
         return not needed and may_continue()
 

@@ -19,7 +19,7 @@ from standfast.pipelines.paths import place_of
 from standfast.runtime.child_agents import child_session
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import CameTo, OpenedPipeline, OpenReference, Stepped, StepReference
+from standfast.temporal.wire.activity_types import AtGate, CameTo, OpenedPipeline, OpenReference, Stepped, StepReference
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.outcomes import write_outcome
@@ -27,17 +27,18 @@ from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Call, Progress, Turn
 from standfast.temporal.wire.shown_gates import shown_with
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool_facts
+from standfast.temporal.workflows.board.run_board import Opening
 from standfast.temporal.workflows.board.visibility import Refused, pipeline_details, show_started
 from standfast.temporal.workflows.board.waiting_items import Waiting, whose
 from standfast.temporal.workflows.calls.child_agents import agent_result
 from standfast.temporal.workflows.calls.tool_calls import Calls
-from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
+from standfast.temporal.workflows.gates.gate_keeper import GateFace, GateKeeper
 from standfast.temporal.workflows.run.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.run.activity_results import SkippedError, failed, why
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.handlers import RunHandlers
 from standfast.temporal.workflows.run.run_lifetime import carried_in, is_long, may_continue, run_to_end, until_told
-from standfast.temporal.workflows.run.run_parts import Opening, RunParts, read_input
+from standfast.temporal.workflows.run.run_parts import RunParts, read_input
 from standfast.tools import Outcome
 
 NOTHING = object()  # was made for the next step, since the step before it failed
@@ -45,14 +46,16 @@ DONE = Done()
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
 
-class PipelineRun(RunHandlers):
+class PipelineRun(RunHandlers, GateFace):
     """One run of a pipeline; its workflow type is in `workflow_types`."""
+
+    asks_groups = True
 
     def __init__(self, data: Any, extra: tuple[Any, ...]) -> None:
         self._data, self._extra = data, extra
         self._given = PipelineInput()
         carried = carried_in(data) or {}
-        self._run = carried.get("run") or workflow.info().original_execution_run_id
+        self.journal_key = carried.get("run") or workflow.info().original_execution_run_id
         self._state: PipelineState | None = None
         self._rules: dict[str, GateRule] | None = None  # of the gates, once the run is open
         self._tools: dict[str, ToolFacts] = {}
@@ -60,18 +63,9 @@ class PipelineRun(RunHandlers):
         self._is_leaving = False  # nothing more is started, since the run is about to continue as new
         self._made: dict[str, asyncio.Future[Any]] = {}  # the inputs that activities make for the next steps, by key
         self._result: JSONObject | None = None
-        self._parts = parts = RunParts(
-            self._details, self._opening, self._learn, self._whose, asks_groups=True, taken=self._leave_if_long
-        )
-        self._board, self._running, self._workers = parts.board, parts.running, parts.workers
-        self._gates = GateKeeper(
-            parts,
-            self._run,
-            leave_if_long=self._leave_if_long,
-            may_open=self._may_open,
-            elsewhere=self._elsewhere,
-            recorded_with=lambda gate: {"access": True},
-        )
+        self._parts = parts = RunParts(self)
+        self._board, self._running = parts.board, parts.running
+        self._gates = GateKeeper(parts, self)
         if carried:  # before any query arrives: the items that were open in the previous run are open
             self._gates.left = dict(carried["gates"])
             self._gates.take_over(carried)
@@ -93,7 +87,7 @@ class PipelineRun(RunHandlers):
             found = self._state.next_actions(self._tasks)
             if isinstance(found, Ended):
                 return await self._end(found)
-            self._leave_if_long()
+            self.leave_if_long()
             if self._is_leaving and not self._tasks and not self._running.cancelled:
                 await self._continue_as_new()
             if not self._running.cancelled and not self._is_leaving:
@@ -119,24 +113,24 @@ class PipelineRun(RunHandlers):
 
     # --- beginning ---
 
-    def _opening(self) -> Opening:
-        reference: OpenReference = {"run": self._run}
+    def opening(self) -> Opening:
+        reference: OpenReference = {"run": self.journal_key}
         if self._state is None:
             reference["input"] = {name: value for name, value in self._given.plain().items() if name != "carried"}
         return names.OPEN_PIPELINE, reference
 
-    def _whose(self) -> Whose:
-        return whose(self._run, None, self._given.tenant_id, self._given.user_id)
+    def whose(self) -> Whose:
+        return whose(self.journal_key, None, self._given.tenant_id, self._given.user_id)
 
     async def _open(self) -> PipelineState:
         carried = self._given.carried or {}
         try:
-            opened: OpenedPipeline | None = await self._workers.open()
+            opened: OpenedPipeline | None = await self._parts.workers.open()
         except FailureError as error:
             raise failed(error) from None
         if opened is None:
             raise asyncio.CancelledError
-        self._learn(opened)
+        self.learn(opened)
         self._running.note_resets(opened.pop("again", False))
         self._rules = read_gates(opened["gates"])
         self._gates.refuse_closed_to_all()
@@ -146,7 +140,7 @@ class PipelineRun(RunHandlers):
             done = {key: Done(*came_to) for key, came_to in carried["done"].items()}
         return PipelineState(read_plan(opened["plan"]), done)
 
-    def _learn(self, found: Surroundings) -> None:
+    def learn(self, found: Surroundings) -> None:
         if found["search"] and not self._board.search:
             show_started(None, self._given.tenant_id)
         self._parts.learn(found)
@@ -184,9 +178,9 @@ class PipelineRun(RunHandlers):
         await self._make(path, "with")
         if self._running.cancelled:
             return CANCELLED
-        session = child_session(self._run, path.replace("/", "."))
+        session = child_session(self.journal_key, path.replace("/", "."))
         given = AgentInput(
-            step={"run": self._run, "path": path},
+            step={"run": self.journal_key, "path": path},
             session_id=session,
             user_id=self._given.user_id,
             tenant_id=self._given.tenant_id,
@@ -194,7 +188,7 @@ class PipelineRun(RunHandlers):
         try:
             with self._board.calling(path):
                 result = await agent_result(
-                    str(agent), given, self._running, self._parts.pauses, name=path, asked=f"{self._run}/{path}"
+                    str(agent), given, self._running, self._parts.pauses, name=path, asked=f"{self.journal_key}/{path}"
                 )
         except FailureError as error:
             if self._running.cancelled:
@@ -220,7 +214,7 @@ class PipelineRun(RunHandlers):
             shown = shown["shown"]
         call = Call(path, str(name), 0, shown or "")
         turn.calls[call.id] = call
-        progress = Progress(run=self._run, turn=turn)
+        progress = Progress(run=self.journal_key, turn=turn)
         calls = Calls(RunState(progress=progress), self._parts)
         state = LoopState[Call, ToolFacts](loop=Loop(), tools=tools)
         outcome: Outcome = await calls.run(call, state)
@@ -256,7 +250,7 @@ class PipelineRun(RunHandlers):
         """Keep a step's result, and make the next step's input if exactly one step follows."""
         assert self._state is not None
         path = came_to["path"]
-        reference: StepReference = {"run": self._run, "done": came_to}
+        reference: StepReference = {"run": self.journal_key, "done": came_to}
         follows = self._state.ended(path, done).next_actions([key for key in self._tasks if key != path])
         making: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         match follows:
@@ -295,7 +289,7 @@ class PipelineRun(RunHandlers):
                 raise made
             if made is not NOTHING:
                 return made
-        found = await self._step({"run": self._run, "make": {"path": path, "what": what}}, f"what {path} needs")
+        found = await self._step({"run": self.journal_key, "make": {"path": path, "what": what}}, f"what {path} needs")
         return found.get("made")
 
     async def _step(self, reference: StepReference, asks: str) -> Stepped:
@@ -304,7 +298,7 @@ class PipelineRun(RunHandlers):
             reference["known"] = known
         options = {**STORE_OPTIONS, "summary": summary(asks)}
         try:
-            found = await self._workers.step(reference, options)
+            found = await self._parts.workers.step(reference, options)
         except ActivityError as error:
             if self._running.cancelled:
                 raise asyncio.CancelledError from None
@@ -321,7 +315,7 @@ class PipelineRun(RunHandlers):
 
     # --- continuing as new ---
 
-    def _leave_if_long(self) -> None:
+    def leave_if_long(self) -> None:
         self._is_leaving = self._is_leaving or is_long()
         self._gates.is_leaving = self._is_leaving and self._tasks.keys() <= set(self._board.gates())
 
@@ -335,7 +329,7 @@ class PipelineRun(RunHandlers):
             return
         given = {name: value for name, value in self._given.plain().items() if name not in ("carried", "restart")}
         done = {key: [came_to.value, came_to.reason, came_to.error] for key, came_to in self._done().items()}
-        state = {"run": self._run, "done": done, "gates": self._gates.left}
+        state = {"run": self.journal_key, "done": done, "gates": self._gates.left}
         workflow.continue_as_new({**given, "carried": {**state, **self._gates.carried()}})
 
     # --- the end ---
@@ -345,7 +339,7 @@ class PipelineRun(RunHandlers):
         if result is None:
             failed = [] if ended.failed_step is None else [ended.failed_step]
             found = await self._step(
-                {"run": self._run, "end": {"done": self._done_keys(), "failed": failed}}, "the result"
+                {"run": self.journal_key, "end": {"done": self._done_keys(), "failed": failed}}, "the result"
             )
             result = found["result"]
         status = "complete" if ended.reason is None else "error"
@@ -356,16 +350,19 @@ class PipelineRun(RunHandlers):
 
     # --- what is told ---
 
-    def _elsewhere(self, gate: str) -> str:
+    def recorded_with(self, gate: Gate) -> AtGate:
+        return {"access": True}
+
+    def elsewhere(self, gate: str) -> str:
         path = gate.rpartition("/")[0]
         if path not in self._tasks:
             return ""
         return f"; calls of step {path} wait in workflow {names.child_id(workflow.info().workflow_id, path)}"
 
-    def _may_open(self, gate: str) -> bool:
+    def may_open(self, gate: str) -> bool:
         return self._rules is None or place_of(gate) in self._rules
 
-    def _details(self, status: str, waiting: Sequence[Waiting], refused: Refused) -> str:
+    def page(self, status: str, waiting: Sequence[Waiting], refused: Refused) -> str:
         return pipeline_details(self._done(), list(self._tasks), status, waiting, refused)
 
     @workflow.query(name=names.STATUS, description="The run's progress, waiting items and refused messages")
@@ -387,7 +384,7 @@ class PipelineRun(RunHandlers):
         """Return the run key that its user gave it, and the key of its records in the store."""
         here = workflow.info()
         named = names.session_of(here.workflow_type, here.workflow_id) or here.workflow_id
-        return {"run_key": self._given.run_key_in(named), "journal_key": self._run}
+        return {"run_key": self._given.run_key_in(named), "journal_key": self.journal_key}
 
 
 def _skipped(path: str, skipped: SkippedError) -> Done:

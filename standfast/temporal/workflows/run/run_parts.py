@@ -17,12 +17,10 @@ from standfast.errors import InputError
 from standfast.messages import JSONObject
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ActivityName, FoundT, OpenReference, Stepped, StepReference, TakenT
-from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inbox import Mailbox, Resume, Sent
 from standfast.temporal.wire.inputs import AWAITED_BYTES
 from standfast.temporal.wire.results import RECEIPTED, fits
-from standfast.temporal.wire.snapshots import Surroundings
-from standfast.temporal.workflows.board.run_board import Board, Details
+from standfast.temporal.workflows.board.run_board import Board, RunFace
 from standfast.temporal.workflows.board.waiting_items import Waiting
 from standfast.temporal.workflows.inbox.arrivals import Inbox, read_moment, refuse_by
 from standfast.temporal.workflows.run.activity_options import (
@@ -57,7 +55,6 @@ from standfast.temporal.workflows.run.run_lifetime import Running
 T = TypeVar("T")
 
 VERSIONS = 20  # with which a step is tried before it waits for a person
-Opening = tuple[ActivityName[OpenReference, Any], OpenReference]
 
 _REPEATS = 8  # of an activity that was completed without a receipt, before asking a person
 
@@ -72,28 +69,15 @@ class Retries(TypedDict, total=False):
 
 
 class Pauses:
-    """The pauses of a run, which a resume ends.
+    """The pauses of a run, which a resume ends."""
 
-    Args:
-        patience: returns the seconds that the run waits for a person, None for no limit.
-        choose_model: takes in the model that a person chose with a resume.
-    """
-
-    def __init__(
-        self,
-        board: Board,
-        inbox: Inbox,
-        running: Running,
-        patience: Callable[[], Any],
-        choose_model: Callable[[str], None],
-    ) -> None:
-        self._board, self._inbox, self._running = board, inbox, running
-        self._patience, self._choose_model = patience, choose_model
+    def __init__(self, board: Board, inbox: Inbox, running: Running, run: RunFace) -> None:
+        self._board, self._inbox, self._running, self._run = board, inbox, running, run
         self._resumes: list[tuple[Waiting, asyncio.Future[Resume]]] = []
         self._deadlines: dict[str, datetime] = {}  # by name: of pauses that ended without a person, and may begin again
 
     def deadline(self, since: datetime) -> datetime | None:
-        patience = self._patience()
+        patience = self._run.patience()
         return None if patience is None else since + timedelta(seconds=patience)
 
     async def pause(
@@ -133,7 +117,7 @@ class Pauses:
         if not resumed.done() or resumed.result().action == "abort":
             return False
         if (model := resumed.result().model) is not None:
-            self._choose_model(model)
+            self._run.choose_model(model)
         return True
 
     def over(self, name: str) -> None:
@@ -287,24 +271,11 @@ class StoreWaits:
 
 
 class Workers:
-    """The workers of a run, and its waits for them.
+    """The workers of a run, and its waits for them."""
 
-    Args:
-        opening: returns the activity that opens the run, or searches for a worker that could, and its reference.
-        learn: takes in the run's surroundings before the run is open.
-    """
-
-    def __init__(
-        self,
-        board: Board,
-        running: Running,
-        pauses: Pauses,
-        opening: Callable[[], Opening],
-        learn: Callable[[Surroundings], None],
-    ) -> None:
+    def __init__(self, board: Board, running: Running, pauses: Pauses, run: RunFace) -> None:
         self.store_waits = StoreWaits(board.begin, board.end, self._learn_from, pauses.pause)
-        self._board, self._running, self._pauses = board, running, pauses
-        self._opening, self._learn = opening, learn
+        self._board, self._running, self._pauses, self._run = board, running, pauses, run
         self.give_receipts = False  # see `receipted`
         self._receipts = 0  # the number of receipts asked for
 
@@ -434,7 +405,7 @@ class Workers:
 
     async def open(self) -> Any:
         """Open the run on a suitable worker; return None if the run is cancelled before there is one."""
-        activity, reference = self._opening()
+        activity, reference = self._run.opening()
         try:
             return await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
         except FailureError as error:  # the cause itself, of a local activity that fails at once
@@ -478,8 +449,8 @@ class Workers:
 
     def _learn_from(self, error: FailureError) -> None:
         """Take in the run's surroundings from the error of a worker that cannot open it."""
-        if "input" in self._opening()[1]:
-            self._learn(surroundings_of(error))
+        if "input" in self._run.opening()[1]:
+            self._run.learn(surroundings_of(error))
 
     async def await_worker(self, error: FailureError, tool: str | None = None, path: str | None = None) -> Any:
         """Wait until a worker has what the last one lacked; return the result of opening, None if the run is cancelled.
@@ -492,7 +463,7 @@ class Workers:
             SkippedError: a person has done so.
         """
         name, message = missing(error, tool)
-        activity, reference = self._opening()
+        activity, reference = self._run.opening()
         self._learn_from(error)
         if tool is not None:
             reference["tool"] = tool
@@ -553,25 +524,14 @@ def read_input(read: Callable[[Any], T], data: Any, extra: tuple[Any, ...], **ou
 class RunParts:
     """The parts shared by the runs of agents, pipelines and users' workflows."""
 
-    def __init__(
-        self,
-        details: Details,
-        opening: Callable[[], Opening],
-        learn: Callable[[Surroundings], None] = lambda found: None,
-        whose: Callable[[], Whose] = lambda: {"run": ""},
-        *,
-        asks_groups: bool = False,
-        taken: Callable[[], None] = lambda: None,
-        patience: Callable[[], Any] = lambda: None,
-        choose_model: Callable[[str], None] = lambda model: None,
-    ) -> None:
+    def __init__(self, run: RunFace) -> None:
         self.mailbox = Mailbox()
         self.running = Running()
-        self.board = Board(self.mailbox, details, whose, asks_groups=asks_groups)
+        self.board = Board(self.mailbox, run)
         self.running.when_reset(self.board.rows.was_reset)
-        self.inbox = Inbox(self.mailbox, self.board, self.running, taken)
-        self.pauses = Pauses(self.board, self.inbox, self.running, patience, choose_model)
-        self.workers = Workers(self.board, self.running, self.pauses, opening, learn)
+        self.inbox = Inbox(self.mailbox, self.board, self.running, run)
+        self.pauses = Pauses(self.board, self.inbox, self.running, run)
+        self.workers = Workers(self.board, self.running, self.pauses, run)
 
     def learn(self, found: Mapping[str, Any]) -> None:
         """Take in the run's surroundings; see `Surroundings`."""
