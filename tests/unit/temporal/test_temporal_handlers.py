@@ -1,12 +1,14 @@
 """How a run treats incoming messages, where that works without a server."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from standfast import Loop, Question
 from standfast.agent_loop import LoopState
 from standfast.errors import InputError
 from standfast.temporal.wire.inputs import PARKED_BYTES
-from standfast.temporal.workflows.board.run_board import RunFace
 from standfast.temporal.workflows.calls.tool_calls import Calls
 from standfast.temporal.workflows.inbox.messages import Messages, Questions
 from standfast.temporal.workflows.run.agent_run_state import RunState
@@ -15,7 +17,7 @@ from standfast.temporal.workflows.run.run_parts import RunParts
 
 def full_of_messages() -> tuple[Messages, Questions]:
     """A run that asks, and has been sent so much meanwhile that nothing more fits."""
-    parts = RunParts(RunFace())
+    parts = RunParts(cast(Any, SimpleNamespace(asks_groups=False, whose=dict)))  # nothing else is asked
     parts.mailbox.messages = ["x" * 1_000] * (PARKED_BYTES // 1_000)
     asks = LoopState(loop=Loop(), tools={}, questions=(Question(tool_call_id="c1", question="?"),))
     run = RunState(loop=asks, is_open=True)

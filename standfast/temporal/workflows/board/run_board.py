@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -20,7 +20,7 @@ from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.results import fits
 from standfast.temporal.wire.shown_gates import within_query
 from standfast.temporal.wire.snapshots import Surroundings
-from standfast.temporal.workflows.board.visibility import Refused, pipeline_details, show_ended, show_waiting
+from standfast.temporal.workflows.board.visibility import Refused, show_ended, show_waiting
 from standfast.temporal.workflows.board.waiting_items import Waiting
 from standfast.temporal.workflows.run.activity_options import (
     NOTIFY_OPTIONS,
@@ -178,39 +178,41 @@ def _shown(waiting: Waiting) -> tuple[Waiting, str, ShownItem]:
 Opening = tuple[ActivityName[OpenReference, Any], OpenReference]
 
 
-class RunFace:
-    """What the parts of a run ask of the run. The defaults are for users' workflows.
+class RunFace(Protocol):
+    """What the parts of a run ask of the run."""
 
-    Attributes:
-        asks_groups: it may ask groups of people.
-    """
-
-    asks_groups = False
+    @property
+    def asks_groups(self) -> bool:
+        """Whether it may ask groups of people, as far as that is known at its start."""
+        ...
 
     def page(self, status: str, waiting: Sequence[Waiting], refused: Refused) -> str:
         """Return the Markdown for the run's page."""
-        return pipeline_details({}, (), status, waiting, refused)
+        ...
 
     def whose(self) -> Whose:
         """Return the run's owner."""
-        return {"run": ""}
+        ...
 
     def opening(self) -> Opening:
         """Return the activity that opens the run, or searches for a worker that could, and its reference."""
-        return names.SEARCHABLE, {}
+        ...
 
     def learn(self, found: Surroundings) -> None:
         """Take in the run's surroundings before the run is open."""
+        ...
 
     def leave_if_long(self) -> None:
         """Prepare to continue as new if the history has become too long; called after each signal."""
+        ...
 
     def patience(self) -> float | None:
         """Return the seconds that the run waits for a person at a pause; None for no limit."""
-        return None
+        ...
 
     def choose_model(self, model: str) -> None:
         """Take in the model that a person chose with a resume."""
+        ...
 
 
 class Board:

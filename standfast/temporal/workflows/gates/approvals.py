@@ -11,15 +11,18 @@ from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
-from standfast.agent_loop import Gate, GateRule, digest_of
+from standfast.agent_loop import Decision, Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
 from standfast.messages import JSONObject, distinct_people
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import AtGate
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import INLINE_BYTES, ITEM_NAME, OWN_GATES_BYTES
-from standfast.temporal.wire.snapshots import WHOLE_GATES, GateSurroundings
-from standfast.temporal.workflows.board.waiting_items import whose
-from standfast.temporal.workflows.gates.gate_keeper import GateFace, GateKeeper
+from standfast.temporal.wire.snapshots import WHOLE_GATES, GateSurroundings, Surroundings
+from standfast.temporal.workflows.board.run_board import Opening
+from standfast.temporal.workflows.board.visibility import Refused, pipeline_details
+from standfast.temporal.workflows.board.waiting_items import Waiting, whose
+from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
 from standfast.temporal.workflows.run.activity_options import OPEN_OPTIONS
 from standfast.temporal.workflows.run.handlers import RunHandlers
 from standfast.temporal.workflows.run.run_parts import RunParts
@@ -30,8 +33,10 @@ _ATTRIBUTE = "_standfast_gates"  # of the user's workflow
 _ITEM_BYTES = 2_000  # of a waiting item, besides its message and the people
 
 
-class _WorkflowGates(RunHandlers, GateFace):
+class _WorkflowGates(RunHandlers):
     """The gates of one user workflow run."""
+
+    asks_groups = False  # until a gate does
 
     def __init__(self) -> None:
         self.journal_key = workflow.info().original_execution_run_id
@@ -43,8 +48,46 @@ class _WorkflowGates(RunHandlers, GateFace):
         self._found: GateSurroundings = {"search": False}
         self._shown_bytes = 0
 
+    # --- what its parts and gates ask ---
+
+    def page(self, status: str, waiting: Sequence[Waiting], refused: Refused) -> str:
+        return pipeline_details({}, (), status, waiting, refused)
+
     def whose(self) -> Whose:
         return whose(self.journal_key, None, None, None)
+
+    def opening(self) -> Opening:
+        return names.SEARCHABLE, {}
+
+    def learn(self, found: Surroundings) -> None:
+        pass
+
+    def leave_if_long(self) -> None:
+        pass  # the workflow is its user's
+
+    def patience(self) -> float | None:
+        return None
+
+    def choose_model(self, model: str) -> None:
+        pass
+
+    def may_open(self, gate: str) -> bool:
+        return True
+
+    def elsewhere(self, gate: str) -> str:
+        return ""
+
+    def as_kept(self, decision: Decision) -> Decision:
+        return decision
+
+    def recorded_with(self, gate: Gate) -> AtGate:
+        return {}
+
+    def recalled_with(self, gate: str) -> AtGate:
+        return {}
+
+    def progressed(self, gate: Gate) -> None:
+        pass
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
         texts = (message, *(rule.message for rule in gate.rule.chain))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -56,40 +56,39 @@ class Arrived:
     sent: Sent | None = None
 
 
-class GateFace:
-    """What the gates of a run ask of the run. The defaults are for users' workflows.
+class GateFace(Protocol):
+    """What the gates of a run ask of the run."""
 
-    Attributes:
-        journal_key: of the run.
-    """
-
-    journal_key: str
+    @property
+    def journal_key(self) -> str: ...
 
     def leave_if_long(self) -> None:
         """Set `is_leaving` of the gates if the history has become too long."""
+        ...
 
     def may_open(self, gate: str) -> bool:
         """Whether a gate that is not open may open later."""
-        return True
+        ...
 
     def elsewhere(self, gate: str) -> str:
         """Return where a gate may be that is not here."""
-        return ""
+        ...
 
     def as_kept(self, decision: Decision) -> Decision:
         """Return the part of a counting decision that the run keeps."""
-        return decision
+        ...
 
     def recorded_with(self, gate: Gate) -> AtGate:
         """Return what else the activity that records a decision needs to know of a gate."""
-        return {}
+        ...
 
     def recalled_with(self, gate: str) -> AtGate:
         """Return the same for the activity that finds what was decided before a reset."""
-        return {}
+        ...
 
     def progressed(self, gate: Gate) -> None:
         """Take in a gate after a decision."""
+        ...
 
 
 class GateKeeper:
@@ -454,7 +453,7 @@ def _listed(gates: Sequence[str]) -> str:
     return ", ".join(gates) or "none"
 
 
-class CallApprovals(GateFace):
+class CallApprovals:
     """The gates of an agent's run. They are gates of calls, so nobody can decide on a call without having seen it.
 
     Args:
@@ -518,6 +517,9 @@ class CallApprovals(GateFace):
 
     def may_open(self, gate: str) -> bool:
         return False
+
+    def elsewhere(self, gate: str) -> str:
+        return ""
 
     def as_kept(self, decision: Decision) -> Decision:
         """Return a decision with a reference instead of its edit, which is in the store."""

@@ -260,6 +260,8 @@ class Closing:
 class AgentRun(RunHandlers):
     """One run of an agent; its workflow type is in `workflow_types`."""
 
+    asks_groups = False  # until a gate does
+
     def __init__(self, data: Any, extra: tuple[Any, ...]) -> None:
         self._data, self._extra = data, extra
         self._steps = 0

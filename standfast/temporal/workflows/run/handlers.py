@@ -6,7 +6,6 @@ from temporalio import workflow
 
 from standfast.messages import JSONObject
 from standfast.temporal.wire import names
-from standfast.temporal.workflows.board.run_board import RunFace
 from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
 from standfast.temporal.workflows.run.run_parts import RunParts
 
@@ -17,7 +16,7 @@ _RESUME = (
 _DECIDE = 'Decide on a gate: {"gate", "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}'
 
 
-class RunHandlers(RunFace):
+class RunHandlers:
     """The handlers that any run has at any time, even before it starts and while it ends."""
 
     _parts: RunParts

@@ -11,7 +11,7 @@ from typing import Any, cast
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
-from standfast.agent_loop import Gate, GateRule, LoopState, agent_failure, said_by_agent
+from standfast.agent_loop import Decision, Gate, GateRule, LoopState, agent_failure, said_by_agent
 from standfast.agents import Loop
 from standfast.messages import JSONObject, cut
 from standfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState, RunStep, Todo
@@ -32,7 +32,7 @@ from standfast.temporal.workflows.board.visibility import Refused, pipeline_deta
 from standfast.temporal.workflows.board.waiting_items import Waiting, whose
 from standfast.temporal.workflows.calls.child_agents import agent_result
 from standfast.temporal.workflows.calls.tool_calls import Calls
-from standfast.temporal.workflows.gates.gate_keeper import GateFace, GateKeeper
+from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
 from standfast.temporal.workflows.run.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.run.activity_results import SkippedError, failed, why
 from standfast.temporal.workflows.run.agent_run_state import RunState
@@ -46,7 +46,7 @@ DONE = Done()
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
 
-class PipelineRun(RunHandlers, GateFace):
+class PipelineRun(RunHandlers):
     """One run of a pipeline; its workflow type is in `workflow_types`."""
 
     asks_groups = True
@@ -350,8 +350,23 @@ class PipelineRun(RunHandlers, GateFace):
 
     # --- what is told ---
 
+    def patience(self) -> float | None:
+        return None
+
+    def choose_model(self, model: str) -> None:
+        pass  # its agents have their own runs
+
+    def as_kept(self, decision: Decision) -> Decision:
+        return decision
+
     def recorded_with(self, gate: Gate) -> AtGate:
         return {"access": True}
+
+    def recalled_with(self, gate: str) -> AtGate:
+        return {}
+
+    def progressed(self, gate: Gate) -> None:
+        pass  # its board shows who has approved
 
     def elsewhere(self, gate: str) -> str:
         path = gate.rpartition("/")[0]
