@@ -1,6 +1,6 @@
 """Workflow resets: later events are undone in the history, but not in the outside world."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from uuid import uuid4
 
@@ -49,13 +49,15 @@ async def reset(
     return temporal.client.get_workflow_handle(handle.id, run_id=again.run_id, result_type=dict)
 
 
-async def resets(temporal: Temporal, handle: Run, **options: Any) -> AsyncIterator[Run]:
-    """Reset a run to each of its workflow tasks, one after the other.
+async def resets(
+    temporal: Temporal, handle: Run, at: Iterable[int] | None = None, **options: Any
+) -> AsyncIterator[Run]:
+    """Reset a run to each of its workflow tasks, one after the other, or to some of them.
 
     The server refuses those that it has written in one piece with their beginning, as the task of an update may be.
     """
     run: Run = temporal.client.get_workflow_handle(handle.id, run_id=handle.result_run_id)
-    for task in range(len(await tasks(run))):
+    for task in range(len(await tasks(run))) if at is None else at:
         try:
             yield await reset(temporal, run, task, **options)
         except RPCError as error:

@@ -349,9 +349,10 @@ async def test_a_cancel_after_a_reset_to_the_beginning_answers_the_calls_that_th
     assert shop.paid == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("at", [(0, -1), None], ids=["the first and the last task", "every task"])
 async def test_a_gate_that_has_gone_on_as_new_does_not_open_again_after_its_call_was_answered(
-    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, at: Sequence[int] | None
 ) -> None:
     monkeypatch.setattr(run_lifetime, "EVENTS", 12)
     shop = Shop("cancelled at a gate")
@@ -369,7 +370,7 @@ async def test_a_gate_that_has_gone_on_as_new_does_not_open_again_after_its_call
         await ends(moved)
         await check(temporal, shop)
         for run_of_chain in (moved, first):
-            async for again in resets(temporal, run_of_chain):
+            async for again in resets(temporal, run_of_chain, at):
                 await nothing(temporal, again)
                 await ends(again)
                 await check(temporal, shop)
