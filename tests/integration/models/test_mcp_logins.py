@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -13,13 +14,14 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from support.drivers import Driver
-from support.mcp_processes import ServerProcess
+from support.mcp_processes import ServerProcess, served_over_http
 from support.pages import served
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 
 from standfast import Agent, DefinitionError, InputError, StandfastError, sqlite_store
 from standfast.mcp import OAuth, login, mcp_server
 from standfast.mcp.stored_logins import Logins
+from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 
 SERVER = Path(__file__).parents[2] / "support" / "mcp_oauth_server.py"
@@ -31,10 +33,27 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDFAST_MCP_KEY", SECRET)
 
 
+@dataclass(frozen=True)
+class Private:
+    """The server of all tests that do not restart it, and the file of its effects."""
+
+    url: str
+    effects: Path
+
+
+@pytest.fixture(scope="module")
+def private_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Private]:
+    effects = tmp_path_factory.mktemp("private") / "effects"
+    with served_over_http(SERVER, effects) as url:
+        yield Private(url, effects)
+
+
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ServerProcess]:
-    async with ServerProcess(tmp_path / "effects", SERVER) as server:
-        yield server
+def server(private_server: Private) -> Private:
+    """A server without effects so far."""
+    for suffix in ("", ".lifetime", ".revoked"):
+        private_server.effects.with_suffix(suffix).unlink(missing_ok=True)
+    return private_server
 
 
 async def as_a_browser(page: str) -> None:
@@ -43,7 +62,7 @@ async def as_a_browser(page: str) -> None:
         (await browser.get(page)).raise_for_status()
 
 
-async def logged_in(server: ServerProcess, store: Any, user: str | None, tenant: str | None = None) -> str:
+async def logged_in(server: Private | ServerProcess, store: Any, user: str | None, tenant: str | None = None) -> str:
     """Log a user in, and return the client by which the server knows the user."""
     tasks: list[asyncio.Task[None]] = []
 
@@ -62,7 +81,7 @@ def asks() -> ScriptedModel:
 
 
 @pytest.mark.slow(but=1)
-async def test_each_user_is_served_with_their_own_token(driver: Driver, server: ServerProcess) -> None:
+async def test_each_user_is_served_with_their_own_token(driver: Driver, server: Private) -> None:
     store = driver.temporal.store
     known = {user: await logged_in(server, store, user) for user in (None, "ada", "bob")}
     assert len(set(known.values())) == 3
@@ -79,30 +98,26 @@ async def test_each_user_is_served_with_their_own_token(driver: Driver, server: 
     assert "user 'ada' has not logged in" in model.calls[-1].messages[-1].content
 
 
-async def test_a_token_that_is_old_is_renewed_once_for_all(
-    driver: Driver, server: ServerProcess, tmp_path: Path
-) -> None:
+async def test_a_token_that_is_old_is_renewed_once_for_all(driver: Driver, server: Private) -> None:
     store = driver.temporal.store
-    (tmp_path / "effects.lifetime").write_text("1")
+    server.effects.with_suffix(".lifetime").write_text("1")
     client = await logged_in(server, store, None)
-    (tmp_path / "effects.lifetime").unlink()
+    server.effects.with_suffix(".lifetime").unlink()
     agent = Agent("a", tools=[mcp_server(server.url, auth=OAuth())])
     for number in range(2):
         ended = await driver.run(agent, asks(), session=f"s{number}")
         assert result_of(ended.messages, "c1") == client
-    assert (tmp_path / "effects").read_text().count(f"refresh {client}") == 1
+    assert server.effects.read_text().count(f"refresh {client}") == 1
 
 
-async def test_a_token_that_the_server_takes_back_is_renewed(
-    driver: Driver, server: ServerProcess, tmp_path: Path
-) -> None:
+async def test_a_token_that_the_server_takes_back_is_renewed(driver: Driver, server: Private) -> None:
     client = await logged_in(server, driver.temporal.store, None)
     agent = Agent("a", tools=[mcp_server(server.url, auth=OAuth())])
     await driver.run(agent, asks(), session="s1")
-    (tmp_path / "effects.revoked").touch()
+    server.effects.with_suffix(".revoked").touch()
     ended = await driver.run(agent, asks(), session="s2")
     assert result_of(ended.messages, "c1") == client
-    assert (tmp_path / "effects").read_text().splitlines() == [
+    assert server.effects.read_text().splitlines() == [
         f"login {client}", f"call {client}", f"refresh {client}", f"call {client}"
     ]  # fmt: skip
 
@@ -124,7 +139,7 @@ async def test_somebody_whose_login_has_ended_is_told_to_log_in_again(driver: Dr
 
 
 async def test_a_token_is_nowhere_but_encrypted_in_the_store(
-    driver: Driver, server: ServerProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    driver: Driver, server: Private, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     store = driver.temporal.store
@@ -142,7 +157,7 @@ async def test_a_token_is_nowhere_but_encrypted_in_the_store(
         assert secret not in json.dumps([one.model_dump(mode="json") for one in ended.messages])
 
 
-async def test_a_login_does_not_count_for_another_user_or_key(server: ServerProcess, driver: Driver) -> None:
+async def test_a_login_does_not_count_for_another_user_or_key(server: Private, driver: Driver) -> None:
     store = driver.temporal.store
     await logged_in(server, store, "ada")
     mine, theirs = Logins(store, server.url, None), Logins(store, server.url, "another secret of theirs")
@@ -298,12 +313,10 @@ async def test_nobody_logs_in_without_https(tmp_path: Path, url: str) -> None:
 
 
 async def test_a_login_needs_a_key_and_a_server_that_asks_for_it(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, plain_server: tuple[str, Path]
 ) -> None:
-    store = driver.temporal.store
-    async with ServerProcess(tmp_path / "open") as server:
-        with pytest.raises(StandfastError, match="does not require a login: leave out auth="):
-            await login(server.url, store=store, show=print)
+    with pytest.raises(StandfastError, match="does not require a login: leave out auth="):
+        await login(plain_server[0], store=store, show=print)
     monkeypatch.delenv("STANDFAST_MCP_KEY")
     with pytest.raises(InputError, match="set STANDFAST_MCP_KEY to a secret"):
         await login("http://127.0.0.1:9/mcp", store=store, show=print)
