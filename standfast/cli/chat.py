@@ -17,7 +17,7 @@ from standfast.checkpoints import InterruptedResponse, RunResult
 from standfast.cli.applications import Application, load_application
 from standfast.cli.audits import BY
 from standfast.cli.commands import ServerOptions, client_of, server_options, with_output
-from standfast.cli.inputs import read_json_option, who
+from standfast.cli.inputs import agent_name, read_json_option, who
 from standfast.cli.outputs import Output
 from standfast.cli.runs import CONTEXT, progress
 from standfast.cli.stores import USUAL, Store, check_workers_store, existing_store
@@ -41,7 +41,7 @@ _RESULT = 200  # characters of a tool's result that are shown
 
 
 @click.command()
-@click.argument("agent")
+@click.argument("agent", callback=agent_name)
 @click.option("--app", metavar="APP", help="File or module with the agent, which then runs here, without a server.")
 @STORE
 @CONTEXT

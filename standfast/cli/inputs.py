@@ -20,6 +20,22 @@ def who(by: str | None) -> str:
     return by or os.environ.get("STANDFAST_USER") or getpass.getuser()
 
 
+def agent_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
+    """Return the name of an agent or a pipeline, without which a run would wait for a worker for ever.
+
+    Raises:
+        BadParameter: it cannot be one.
+    """
+    from standfast.tools.checks import NAME  # which `--help` need not wait for
+
+    if NAME.fullmatch(name):
+        return name
+    file = f"; for a file: `standfast worker {name}`, or `standfast chat AGENT --app {name}`" * name.endswith(".py")
+    raise click.BadParameter(
+        f"{name!r} cannot be the name of an agent or a pipeline: it must match {NAME.pattern}{file}."
+    )
+
+
 def read_text(given: str) -> str:
     """Return an argument, or standard input for -.
 

@@ -11,7 +11,7 @@ import click
 
 from standfast.cli.audits import AUDITED, BY, acts_of, on_record, write_acts
 from standfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
-from standfast.cli.inputs import image_of, read_json_option, read_text, who
+from standfast.cli.inputs import agent_name, image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.sessions import transcript, write_message
 from standfast.cli.stores import BOARD, Named, Store, not_in_process, store_of_workers
@@ -65,7 +65,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", callback=agent_name)
 @click.option("-m", "--message", help="The user's message to an agent; - reads standard input.")
 @click.option(
     "-i", "--input", "given", metavar="JSON", help="Input of a pipeline; @FILE reads a file, - standard input."

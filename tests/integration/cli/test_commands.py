@@ -40,6 +40,16 @@ async def test_a_start_that_no_worker_can_take_says_so(temporal: Temporal) -> No
     assert "No worker has 'clark', so the run waits for a worker" in said.stderr
 
 
+@pytest.mark.parametrize("command", [("start", "-m", "hi"), ("chat",)])
+async def test_what_cannot_be_the_name_of_an_agent_starts_no_run(temporal: Temporal, command: tuple[str, ...]) -> None:
+    """It waited for a worker for ever."""
+    first, *more = command
+    for name in ("app.py", "Clerk", "a/b", ""):
+        said = await refused(temporal, first, name, *more, code=2)
+        assert f"{name!r} cannot be the name of an agent or a pipeline" in said
+        assert ("`standfast worker app.py`" in said) == (name == "app.py")
+
+
 async def test_a_mistyped_status_is_refused_and_the_right_one_proposed(temporal: Temporal) -> None:
     said = await refused(temporal, "ls", "--status", "complet", code=2)
     assert "No run has the status 'complet'; the statuses are running, waiting," in said
