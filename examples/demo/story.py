@@ -43,7 +43,7 @@ class Story:
         self.wrong = found + self._count()
         wrong, right = (
             f"Wrong: {'; '.join(self.wrong)}.",
-            "Right: one post each, also where a worker died in the middle.",
+            "Right: one post each, even where a worker died in the middle.",
         )
         self.screen.say("", "    " + (self.screen.red(wrong) if self.wrong else self.screen.green(right)))
         if self._has_terminal:
