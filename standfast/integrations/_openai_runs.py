@@ -30,9 +30,8 @@ from pydantic_core import to_json
 
 from standfast.errors import ModelError
 from standfast.integrations._foreign_agents import Declared, data_of, json_of, split, valued
-from standfast.integrations._openai_hosted import HOSTED
 from standfast.integrations._openai_servers import ServerTools
-from standfast.integrations._openai_tools import RunSettings, handoffs_of, model_name, shown_tools
+from standfast.integrations._openai_tools import HOSTED, RunSettings, handoffs_of, model_name, shown_tools
 from standfast.llm.prices import Price, priced
 from standfast.messages import JSONObject, LLMResponse, Message, Reasoning, Usage, error_text
 from standfast.messages import ToolCall as OurCall

@@ -1,9 +1,13 @@
-"""Declares OpenAI Agents SDK agents, tools and handoffs as standfast's own, and runs their calls; internal."""
+"""Declares OpenAI Agents SDK agents, tools and handoffs as standfast's own, and runs their calls; internal.
+
+People are asked here about OpenAI's calls of MCP servers that it hosts.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 from typing import Any
 
 from agents import (
@@ -16,6 +20,7 @@ from agents import (
     Handoff,
     HostedMCPTool,
     ImageGenerationTool,
+    MCPToolApprovalRequest,
     RunConfig,
     RunContextWrapper,
     WebSearchTool,
@@ -28,17 +33,53 @@ from agents.tool_context import ToolContext as TheirToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
 from agents.tracing import FunctionSpanData
 from openai.types.responses import ResponseFunctionToolCall
+from openai.types.responses.response_output_item import McpApprovalRequest
 
 from standfast.errors import DefinitionError, TerminalError
 from standfast.integrations._foreign_agents import Declared, Gate, valued
 from standfast.integrations._guards import has_guard
-from standfast.integrations._openai_hosted import HOSTED, HOSTED_SCHEMA, HOSTED_TEXT, HostedReview
 from standfast.messages import JSONObject
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
 from standfast.tools.open_errors import leaves_open
 
 _HOSTED = (WebSearchTool, FileSearchTool, CodeInterpreterTool, ImageGenerationTool)
+
+HOSTED = "hosted_mcp_call"  # represents OpenAI's call of a server's tool, once it is approved
+HOSTED_TEXT = "A call of an MCP server that OpenAI makes, once it is approved."
+HOSTED_SCHEMA = {
+    "properties": {"server": {"type": "string"}, "name": {"type": "string"}, "arguments": {}},
+    "required": ["server", "name", "arguments"],
+}
+
+
+class HostedReview:
+    """Decides on the calls of servers that OpenAI hosts, by the user's function or by asking people."""
+
+    def __init__(self, tools: Mapping[str | None, HostedMCPTool], context: Any) -> None:
+        self._tools, self._context = tools, context
+
+    def gate(self, call: OurCall) -> Approval | None:
+        arguments = call.arguments if isinstance(call.arguments, dict) else {}
+        server, name = arguments.get("server"), arguments.get("name")
+        return Approval(message=f"Run {name} of {server}?") if self._asked(server) is None else None
+
+    def _asked(self, server: Any) -> Any:
+        return self._tools[server].on_approval_request if server in self._tools else None
+
+    async def run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
+        ask = self._asked(arguments["server"])
+        if ask is None:
+            return {"approve": True}  # the gate has approved it
+        request = McpApprovalRequest(
+            type="mcp_approval_request",
+            id=ctx.tool_call_id,
+            name=arguments["name"],
+            server_label=arguments["server"],
+            arguments=json.dumps(arguments["arguments"]),
+        )
+        said: Any = ask(MCPToolApprovalRequest(RunContextWrapper(valued(self._context, ctx)), request))
+        return dict(await said if isawaitable(said) else said)
 
 
 def agents_of(root: Agent[Any]) -> dict[str, Agent[Any]]:

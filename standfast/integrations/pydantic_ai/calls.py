@@ -20,9 +20,8 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from standfast.agent_loop.tool_gates import edit_note
 from standfast.effects.keys import EffectKey
 from standfast.integrations._guards import ToolGuard, key_of
-from standfast.integrations.pydantic_ai.conversations import Turn
+from standfast.integrations.pydantic_ai.conversations import Turn, key_of_call
 from standfast.integrations.pydantic_ai.gates import Verdict
-from standfast.integrations.pydantic_ai.ledgers import key_of_call
 from standfast.integrations.pydantic_ai.toolsets import call_guarded, is_safe
 from standfast.messages import JSONObject
 from standfast.runtime.child_agents import AskedAgents

@@ -14,24 +14,75 @@ from typing import Any
 
 from pydantic import Field
 from pydantic_ai.durable_exec import JSON_CODEC
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart, UserContent, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+)
 
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
-from standfast.errors import InputError
-from standfast.integrations.pydantic_ai.ledgers import settled_result
+from standfast.effects.kept_outcomes import Raised, read_kept
+from standfast.effects.keys import EffectKey
+from standfast.errors import InputError, ToolDurabilityError
+from standfast.integrations.pydantic_ai.toolsets import read_result
 from standfast.integrations.pydantic_ai.transcripts import messages_of
 from standfast.local.sessions import open_log
 from standfast.messages import JSONObject, Message, Record, ToolCall
+from standfast.runtime.call_ledger import last_dispatch
 from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.runtime.tasks import retry_write
-from standfast.stores.protocol import Append, DurableStore, Session, session_id_of
-from standfast.tools.calls import turn_scope
+from standfast.stores.protocol import Append, DurableStore, LedgerEntry, Session, session_id_of
+from standfast.tools import Failed, Returned
+from standfast.tools.calls import call_key, turn_scope
 
 _BEGIN, _RESULTS, _END = 0, 1_000_000_000, 2_000_000_000  # beside the answers of a turn, in its journal
-_PER_STEP = 1000  # requests: a step has several if a response is continued, or an attempt is repeated
+_PER_STEP = 1000  # calls, or requests: several if a response is continued, or an attempt is repeated
 
 Prompt = str | Sequence[UserContent] | None
+
+
+def key_of_call(scope: str, step: int, place: int, name: str, *, approved: bool = False) -> EffectKey:
+    """Return the key of a call: the run's step that makes it, its position in the model's response, and its tool.
+
+    An approved call has a different key, since the tool may have asked for approval itself, with other arguments.
+    """
+    entry = f"{name} approved" if approved else name
+    return EffectKey(scope, entry, f"{scope}/{step}.{place}", step * _PER_STEP + place)
+
+
+async def settled_result(store: DurableStore, scope: str, step: int, place: int, call: ToolCallPart) -> ToolReturnPart:
+    """Return the outcome of a call, and keep it from beginning later; only the holder of its conversation may ask."""
+    entries = [
+        await _settled(store, key_of_call(scope, step, place, call.tool_name, approved=approved))
+        for approved in (True, False)
+    ]
+    entry = next((one for one in entries if one.state != "abandoned"), entries[0])
+    content: Any = None
+    match None if entry.result is None else read_kept(entry.result):
+        case Returned(kept):
+            content = read_result(kept)
+        case Raised(error) as raised:
+            content = {"error": f"{raised.kind}: {error}"}
+        case Failed(error):
+            content = {"error": error}
+        case _ if entry.state == "abandoned":
+            content = {"error": "Not run: the next message came first"}
+        case _:
+            content = ToolDurabilityError(call.tool_name, call.tool_call_id).payload()
+    return ToolReturnPart(call.tool_name, getattr(content, "return_value", content), call.tool_call_id)
+
+
+async def _settled(store: DurableStore, key: EffectKey) -> LedgerEntry:
+    dispatch = max(1, await last_dispatch(store, key.scope, key.place, key.name))
+    entry = await store.settle(key.scope, call_key(key.place, key.name, dispatch))
+    if entry.state == "abandoned":  # released, or never begun: also fence off the next claim
+        entry = await store.settle(key.scope, call_key(key.place, key.name, dispatch + 1))
+    return entry
 
 
 class KeptTurn(Record):
