@@ -13,6 +13,7 @@ from recordings import Refusing, Saved, World, asks, ended, inner, inquire, pay,
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
+from temporalio.worker import Worker
 
 from standfast import (
     Agent,
@@ -636,6 +637,36 @@ async def sent_again(world: World) -> Saved:
         return [(run.id, again.run_id)]
 
 
+async def sent_again_to_rounds(world: World) -> Saved:
+    """The same in a user's workflow, which cannot know that the reset has sent it."""
+    async with world.worker(present, model=ScriptedModel([]), workflows=[Rounds]):
+        run = await world.client.start_workflow("Rounds", id=world.name, task_queue=world.name)
+        await world.waits_for(run, "approval", "review")
+        (gate,) = await gates_of(run)
+        for count in (1, 2):  # so that there are tasks in which the gate is open
+            await run.signal("reject", {"by": "eve"})
+            while len((await run.query("status"))["refused"]) < count:
+                await asyncio.sleep(0.02)
+        events = (await run.fetch_history()).events
+        at = [event.HasField("workflow_task_completed_event_attributes") for event in events].count(True) - 1
+        given = {"gate": gate["name"], "by": "ada", "digest": gate["digest"]}
+        await run.execute_update("decide", {**given, "decision": "approve"})
+        await run.signal("reject", {**given, "by": "bob"})
+        again = await reset(world, run, at, with_signals=True)
+        await decided(world, again)
+        return [(run.id, again.run_id)]
+
+
+async def begun_without(world: World) -> Saved:
+    """A user's workflow whose first gate is opened by a worker without our activities, and decided with them."""
+    async with Worker(world.client, task_queue=world.name, workflows=[Rounds]):
+        run = await world.client.start_workflow("Rounds", id=world.name, task_queue=world.name)
+        await world.waits_for(run, "approval", "review")
+    async with world.worker(present, model=ScriptedModel([]), workflows=[Rounds]):
+        await decided(world, run)
+        return await ended(run)
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -661,5 +692,7 @@ LATER = (
     cut_off,
     answered_early,
     sent_again,
+    sent_again_to_rounds,
+    begun_without,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

@@ -22,6 +22,7 @@ from standfast.temporal.workflows.inbox.messages import Questions
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.agent_workflows import AgentRun, Closing
 from standfast.temporal.workflows.run.pipeline_workflows import PipelineRun
+from standfast.temporal.workflows.run.run_lifetime import Running
 from standfast.temporal.workflows.run.run_parts import Pauses, RunParts, StoreWaits
 
 Patch = pytest.MonkeyPatch
@@ -72,6 +73,11 @@ def an_answer_is_refused_while_earlier_ones_are_looked_up(patch: Patch) -> None:
 @mutant("sent_again")
 def a_decision_is_judged_before_a_reset_is_detected(patch: Patch) -> None:
     patch.setattr(GateKeeper, "_has_undetected_reset", lambda keeper: False)
+
+
+@mutant("sent_again_to_rounds")
+def a_users_workflow_judges_before_it_looks(patch: Patch) -> None:
+    patch.setattr(Running, "may_follow_reset", lambda running, arrived: False)
 
 
 @mutant("unseen")

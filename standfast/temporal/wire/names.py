@@ -85,6 +85,8 @@ ANSWERS_HELD = (
     "standfast.answers-held"  # an answer without an id waits while a run that was reset looks for earlier ones
 )
 RESETS_FIRST = "standfast.resets-first"  # a gate finds earlier decisions before it judges what a reset has sent again
+RESETS_FIRST_AT = "standfast.resets-first-"  # the same in users' workflows, with the number of the decision
+NO_ACTIVITIES = "standfast.no-activities"  # a worker without our activities has opened the first gate of `approval`
 READ_FIRST = "standfast.read-first"  # people see arguments as the activity reads them, if it changes them
 
 # Search attributes.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from support.own_workflows import Beside, NewRelease, Release, Rounds, Staged, Weekly
-from support.resets import reset, resets
-from support.temporal_runs import Run, Temporal, chain, check_healthy, events, result, until, waiting
+from support.resets import reset, resets, tasks
+from support.temporal_runs import Run, Temporal, chain, check_healthy, events, refusals, result, until, waiting
 from temporalio.client import WorkflowQueryFailedError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
@@ -269,3 +269,48 @@ async def test_a_workflow_that_continues_as_new_finds_the_gate_of_the_run_that_i
             await until(partial(has_gone_on, again))
             await check_replays(temporal, again)
             assert len(await asked(one_run(temporal, None))) == 1  # a new run's gate
+
+
+async def test_a_late_decision_that_a_reset_sends_again_does_not_count_before_those_on_record(
+    temporal: Temporal,
+) -> None:
+    """An approval by an update, and a rejection without an id that was too late."""
+    async with worker(temporal):
+        run = await start(temporal, "Rounds", [3600, 3600])
+        (first,) = await asked(run)
+        for count in (1, 2):  # so that there are tasks in which the gate is open
+            await run.signal("reject", {"by": "eve"})
+            await until(partial(has_refused, run, count))
+        at = len(await tasks(run)) - 1
+        decision = {"gate": first["name"], "by": "ada", "digest": first["digest"]}
+        await run.execute_update("decide", {**decision, "decision": "approve"})
+        await run.signal("reject", {**decision, "by": "bob"})
+        await until(partial(is_asked_again, run, first))
+        again = await reset(temporal, run, at, with_signals=True)
+        await until(partial(is_asked_again, again, first))
+        (second,) = await asked(again)
+        await temporal.people.decide(run.id, second["name"], "approve", by="ada", digest=second["digest"])
+        ended: Any = await result(again)
+        await check_replays(temporal, again)
+    assert [gate["status"] for gate in ended["gates"]] == ["approved", "approved"], ended
+
+
+async def has_refused(run: Run, count: int) -> bool:
+    return len(await refusals(run)) == count
+
+
+async def is_asked_again(run: Run, first: dict[str, Any]) -> bool:
+    return [item["digest"] for item in await asked(run)] != [first["digest"]]
+
+
+async def test_a_workflow_that_a_worker_without_the_plugin_began_continues_with_it(temporal: Temporal) -> None:
+    queue, options = temporal.name, {"task_queue": temporal.name, "workflows": WORKFLOWS}
+    async with Worker(temporal.client, **options):
+        run = await start(temporal, "Release", "Ship?")
+        await asked(run)
+    async with worker(await temporal.elsewhere(), task_queue=queue):
+        for by in ("ada", "bob"):
+            await temporal.people.decide(run.id, "ship", "approve", by=by)
+        ended: Any = await result(run)
+    assert ended["by"] == ["ada", "bob"]
+    await check_replays(temporal, run)

@@ -88,6 +88,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
         "UNREADABLE": "unreadable: ",
+        "NO_ACTIVITIES": "standfast.no-activities",
+        "RESETS_FIRST_AT": "standfast.resets-first-",
         "WHOLE_UNSEEN": "standfast.whole-unseen",
         "STATUS_ATTRIBUTE": "StandfastStatus",
         "WAITING_ATTRIBUTE": "StandfastWaiting",

@@ -320,7 +320,7 @@ class GateKeeper:
             if arrived and self._has_undetected_reset():  # it may have sent this again after what was recorded
                 await workflow.wait_condition(lambda: not self._running.is_just_reset())
                 continue
-            if self._looked[gate.name] < self._running.resets:
+            if (arrived and self._may_be_sent_again(arrived[0])) or self._looked[gate.name] < self._running.resets:
                 gate = await self._recall(gate)
                 self._show_progress(gate)
                 continue
@@ -350,6 +350,10 @@ class GateKeeper:
 
     def _has_undetected_reset(self) -> bool:
         return self._running.wakes and self._running.is_just_reset() and workflow.patched(names.RESETS_FIRST)
+
+    def _may_be_sent_again(self, arrived: Arrived) -> bool:
+        """Whether a reset may have sent a decision again that the store cannot recognize by its id."""
+        return (arrived.sent is None or arrived.sent.id is None) and self._running.may_follow_reset(arrived)
 
     def _may_leave(self, gate: Gate, arrived: "deque[Arrived]") -> bool:
         """Whether the run may continue as new with the waiting decisions.

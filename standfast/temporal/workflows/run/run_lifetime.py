@@ -13,7 +13,7 @@ from standfast.messages import JSONObject
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.board.run_board import Board
 from standfast.temporal.workflows.run.activity_results import fail, why
-from standfast.temporal.workflows.sdk.unseen_events import cancel_has_come, undetected_reset
+from standfast.temporal.workflows.sdk.unseen_events import cancel_has_come, hears_of_resets, undetected_reset
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
 TELLING = timedelta(seconds=60)  # in which a run that has ended replies to waiting senders
@@ -36,6 +36,8 @@ class Running:
         self._handles: dict[asyncio.Future[Any], None] = {}
         self._when_reset: list[Callable[[], None]] = []
         self._ask_just_reset: Callable[[bool], bool] = lambda is_detected: False
+        self._doubts = 0  # signals and updates of which a user's workflow cannot know whether a reset has sent them
+        self._doubted: object = None  # the last of them
         if workflow.in_workflow():
             # The only sign of a reset that a workflow gets, at the same point in every replay.
             workflow.register_random_seed_callback(lambda seed: self._was_reset())
@@ -51,6 +53,20 @@ class Running:
     def is_just_reset(self) -> bool:
         """Whether what is applied now follows a reset that the workflow has not detected."""
         return self._ask_just_reset(False)
+
+    def may_follow_reset(self, arrived: object) -> bool:
+        """Whether a user's workflow got something after a reset; True once for each such signal or update.
+
+        The SDK reports the reset later than the signal. The run's id also shows it, but a replay has that id from its
+        beginning, or never. So the history has a marker for each answer that is True.
+        """
+        info = workflow.info()
+        if arrived is self._doubted or hears_of_resets():
+            return False
+        self._doubted, self._doubts = arrived, self._doubts + 1
+        if info.run_id == info.original_execution_run_id and not workflow.unsafe.is_replaying():
+            return False
+        return workflow.patched(f"{names.RESETS_FIRST_AT}{self._doubts}")
 
     def when_reset(self, react: Callable[[], None]) -> None:
         """Call a function whenever the workflow detects a reset."""

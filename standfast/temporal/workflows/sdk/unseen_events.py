@@ -29,6 +29,11 @@ def reset_has_come() -> bool:
     return was_reset()
 
 
+def hears_of_resets() -> bool:
+    """Whether this workflow can ask about resets; users' workflows cannot."""
+    return _JUST_RESET in workflow.extern_functions()
+
+
 def undetected_reset() -> Callable[[bool], bool]:
     """Return a function that tells whether what is applied now follows a reset that the workflow has not detected.
 
