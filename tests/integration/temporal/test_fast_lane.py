@@ -9,11 +9,34 @@ from typing import Any
 import pytest
 from support.operators import OperatedActivity
 from support.resets import reset, tasks
-from support.temporal_runs import Run, Temporal, chain, check_healthy, events, result, scheduled, until
+from support.temporal_runs import (
+    Run,
+    Temporal,
+    chain,
+    check_healthy,
+    events,
+    pending,
+    result,
+    scheduled,
+    until,
+    waiting,
+)
 from support.transcripts import asks_for, call, shape, tool_contents, without_ids
 
-from standfast import Agent, InterruptError, LLMResponse, Loop, RetryableError, RetryPolicy, Tool, ToolContext, tool
-from standfast.temporal import StandfastClient
+from standfast import (
+    Agent,
+    InterruptError,
+    LLMResponse,
+    Loop,
+    RetryableError,
+    RetryPolicy,
+    TokenBudget,
+    Tool,
+    ToolContext,
+    tool,
+)
+from standfast.events import ToolEnded
+from standfast.temporal import StandfastClient, plugin
 from standfast.temporal.activities.runs import stretches
 from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
@@ -282,3 +305,136 @@ async def test_a_worker_that_drains_leaves_the_rest_to_the_next(fast: Temporal) 
         await check_healthy(run)
     assert tool_contents(await fast.messages()) == paid(4)
     assert set(till.effects.values()) == {1}
+
+
+def spends(tokens: int, number: int) -> dict[str, Any]:
+    calls = [{"id": f"c{number}", "name": "pay", "arguments": {}}]
+    return {"tool_calls": calls, "usage": {"input_tokens": tokens, "output_tokens": 0}}
+
+
+async def test_people_are_asked_for_more_before_the_calls_of_the_answer_that_spent_the_budget(fast: Temporal) -> None:
+    agent = Agent("a", tools=[Till().tool()], loop=Loop(token_budget=TokenBudget(100), on_budget="ask"))
+    async with fast.worker(agent, llm=ScriptedModel([spends(10, 1), spends(100, 2), "done"])):
+        run = await fast.start(agent)
+        assert [item["name"] for item in await pending(run)] == ["budget"]
+        await fast.people.resume(run.id, "retry")
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+    assert tool_contents(await fast.messages()) == paid(2)
+
+
+async def test_a_stretch_that_is_attempted_again_asks_for_no_answer_again(fast: Temporal) -> None:
+    till, model = Till(stops_in="c3"), ScriptedModel([*payments(4), *["other"] * 9])
+    agent = Agent("a", tools=[till.tool(safe_to_retry=True, retry=RetryPolicy(maximum_attempts=1))])
+    async with fast.worker(agent, llm=model):
+        run = await fast.start(agent)
+        await until(till.inside.is_set)
+        await OperatedActivity(fast.client, run.id, await stretch_id(run)).fail_to_be_retried()
+        await asyncio.sleep(0.2)
+        till.go_on.set()
+        await result(run)
+        await check_healthy(run)
+    assert tool_contents(await fast.messages()) == paid(4)
+    assert len(model.calls) == 5
+
+
+async def test_a_run_that_is_cancelled_between_attempts_at_a_stretch_says_what_the_lost_one_did(
+    fast: Temporal,
+) -> None:
+    till = Till(stops_in="c3")
+    agent = Agent("a", tools=[till.tool(timeout=2)])
+    async with fast.worker(agent, llm=ScriptedModel(payments(4))):
+        run = await fast.start(agent)
+        await until(till.inside.is_set)
+        await OperatedActivity(fast.client, run.id, await stretch_id(run)).fail_to_be_retried()
+        await run.cancel()
+        await until(lambda: run_has_ended(run))
+        await check_healthy(run)
+        told = await StandfastClient(fast.client, store=fast.store).events(run.id)
+    assert tool_contents(await fast.messages())[:2] == paid(2)
+    ended = [(one.call.id, one.outcome) for one in told if isinstance(one, ToolEnded)]
+    assert ended == [("c1", "returned"), ("c2", "returned"), ("c3", "unknown")]
+    assert till.effects == Counter(["c1", "c2", "c3"])
+
+
+async def test_a_stretch_that_is_lost_in_a_call_does_not_count_as_a_failure_of_the_model(fast: Temporal) -> None:
+    till = Till(stops_in="c2")
+    agent = Agent("a", tools=[till.tool(timeout=2)], loop=Loop(model_retry=RetryPolicy(maximum_attempts=1)))
+    async with fast.worker(agent, llm=ScriptedModel(payments(4))):
+        run = await fast.start(agent)
+        await until(till.inside.is_set)
+        await OperatedActivity(fast.client, run.id, await stretch_id(run)).time_out()
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+    told = dict(tool_contents(await fast.messages()))
+    assert "may or may not have taken effect" in told.pop("c2")
+    assert list(told.items()) == [one for one in paid(4) if one[0] != "c2"]
+    assert set(till.effects.values()) == {1}
+
+
+async def test_the_events_of_a_cancelled_turn_say_which_of_its_calls_have_run(fast: Temporal) -> None:
+    inside = threading.Event()
+
+    @tool(parallel=True)
+    async def linger(ctx: ToolContext) -> str:
+        """Return a moment after the cancel."""
+        inside.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.3)
+        return "did it"
+
+    agent = Agent("a", tools=[linger], loop=Loop(max_tool_concurrency=1))
+    async with fast.worker(agent, llm=ScriptedModel([asks_for(call("linger", "a1"), call("linger", "a2"))])):
+        run = await fast.start(agent)
+        await until(inside.is_set)
+        await run.cancel()
+        await until(lambda: run_has_ended(run))
+        told = await StandfastClient(fast.client, store=fast.store).events(run.id)
+    ended = [(one.call.id, one.outcome) for one in told if isinstance(one, ToolEnded)]
+    assert ended == [("a1", "returned"), ("a2", "cancelled")]
+    assert dict(tool_contents(await fast.messages()))["a1"] == "did it"
+
+
+FORGED = {
+    "a lost call of no tool": [{"reply": {"seq": 2, "calls": [["c1", "nope", 0, ""]]}, "lost": [[0, "Lost", True]]}],
+    "more turns than there were": [{"reply": {"seq": 2, "calls": []}}, {"reply": {"seq": 9, "text": "all paid"}}],
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
+async def test_turns_that_an_operator_makes_up_neither_stop_a_run_nor_repeat_a_call(
+    fast: Temporal, forged: Any
+) -> None:
+    till = Till(stops_in="c2")
+    agent = Agent("a", tools=[till.tool()])
+    async with fast.worker(agent, llm=ScriptedModel(payments(4))):
+        run = await fast.start(agent)
+        await until(till.inside.is_set)
+        await OperatedActivity(fast.client, run.id, await stretch_id(run)).complete({"turns": forged})
+        till.go_on.set()
+
+        async def stands() -> bool:
+            return await run_has_ended(run) or bool(await waiting(run))
+
+        await until(stands)
+        await check_healthy(run)
+    assert set(till.effects.values()) == {1}
+
+
+async def test_a_safe_call_that_a_stopping_worker_cuts_off_runs_again(
+    fast: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "DRAIN", 0.0)
+    till = Till(stops_in="c2")
+    agent, model = Agent("a", tools=[till.tool(safe_to_retry=True)]), ScriptedModel(payments(4))
+    async with fast.worker(agent, llm=model) as worker:
+        run = await fast.start(agent)
+        await until(till.inside.is_set)
+        await worker.shutdown()
+    till.go_on.set()
+    async with fast.worker(agent, llm=model):
+        await result(run)
+        await check_healthy(run)
+    assert tool_contents(await fast.messages()) == paid(4)

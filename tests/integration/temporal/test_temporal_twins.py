@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from standfast import (
     run,
     tool,
 )
+from standfast.agents import LANES, Lane
 from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
@@ -211,16 +212,17 @@ async def _tell(story: Story, temporal: Temporal, session: str, model: ScriptedM
 
 
 @pytest.mark.slow(but=2)
+@pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize("asks", [True, False], ids=["with questions", "without"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_both_drivers_tell_the_same_story(
-    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, seed: int, asks: bool
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, seed: int, asks: bool, lane: Lane
 ) -> None:
     dice = random.Random(seed)
     agent, script, keep = make_agent(dice, asks=asks), make_script(dice), 200
     monkeypatch.setattr(agent_workflows, "STEPS", dice.choice([1, 2, 100]))
     expected = await in_process(temporal, agent, script, keep)
-    story = await on_temporal(temporal, agent, script, keep)
+    story = await on_temporal(replace(temporal, lane=lane), agent, script, keep)
     assert story.ends == expected.ends
     assert story.questions == expected.questions
     for number, (seen, also) in enumerate(zip(story.seen, expected.seen, strict=False)):

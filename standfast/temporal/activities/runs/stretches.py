@@ -86,7 +86,7 @@ class _Stretch:
         ask = self._ask = reference["ask"]
         always = ("session", "user_id", "tenant_id", "agent_id", "max_tokens")
         self._usual = {name: value for name, value in ask.items() if name in always}
-        self._may_have_begun = self._only_known or activity.info().attempt > 1 or "run" in ask or "again" in ask
+        self._may_have_begun = True  # by a stretch that was lost or undone, until the store lacks an answer
         self._turns: list[TurnTaken] = []
         self._size = 0
 
@@ -130,14 +130,14 @@ class _Stretch:
         log_returned(names.CALL_MODEL, ask, begun, reply)
         taken: TurnTaken = {"reply": reply, "took": _since(begun)}
         self._turns.append(taken)
-        if "error" in reply or "gates" in reply or "untold" in reply:
+        if reply.keys() & {"error", "gates", "untold"}:
             return False
         # The workflow takes in the same reply; this changes it.
         self._loop = self._progress.answered({**reply}, self._loop, self._facts, activity.info().started_time)
         action = next_action(self._loop)
         if isinstance(action, CallTools):
             is_left = action.recovering or any(map(self._is_apart, self._loop.open_calls))
-            if is_left or (self._is_over() and not self._may_have_begun):
+            if is_left or self._loop.asks_for_more or (self._is_over() and not self._may_have_begun):
                 return False
             if not await self._call_tools(action, taken):
                 return False
@@ -178,14 +178,8 @@ class _Stretch:
 
     async def _call_tools(self, action: CallTools[Call], taken: TurnTaken) -> bool:
         """Run the calls of a turn; return whether all have an outcome that the loop can go on with."""
-        calls, turn = self._loop.open_calls, self._progress.turn
-        unknown = [call for call in calls if call.name not in self._loop.tools]
-        not_run = [*action.settled, *((call, not_found(call.name, self._loop.tools)) for call in unknown)]
-        for call, outcome in not_run:
-            turn.sources[call.position] = source_of(outcome)
-        if turn.sources:
-            taken["sources"] = sorted(turn.sources.items())
-        outcomes = {call.id: outcome for call, outcome in not_run}
+        calls = self._loop.open_calls
+        outcomes = {call.id: self._inline(call, outcome, taken) for call, outcome in action.settled}
         await self._run_batches(action, taken, outcomes)
         if len(outcomes) < len(calls) or any(isinstance(one, Asked | Unknown) for one in outcomes.values()):
             return False  # people may be asked
@@ -201,6 +195,9 @@ class _Stretch:
                 stops = "lost" in taken or any(map(self._loop.stops_at, outcomes.values()))
                 if call.id in outcomes or stops or _is_cancelled():
                     return
+                if call.name not in self._loop.tools:
+                    outcomes[call.id] = self._inline(call, not_found(call.name, self._loop.tools), taken)
+                    return
                 begun = time.monotonic()
                 try:
                     found = await self._run(call, taken)
@@ -213,7 +210,17 @@ class _Stretch:
                 self._progress.turn.spend(call.id, read_usage(found.get("spent")))
 
         for batch in action.batches:
-            await asyncio.gather(*(run(call) for call in batch))
+            # Even if one of them is cancelled or fails, the others end first: what they have done must be told.
+            ended = await asyncio.gather(*(run(call) for call in batch), return_exceptions=True)
+            for error in ended:
+                if error is not None:
+                    raise error
+
+    def _inline(self, call: Call, outcome: Outcome, taken: TurnTaken) -> Outcome:
+        """Note the outcome of a call that does not run."""
+        source = self._progress.turn.sources[call.position] = source_of(outcome)
+        taken.setdefault("sources", []).append((call.position, source))
+        return outcome
 
     def _is_apart(self, call: Call) -> bool:
         """Whether a call is the workflow's: an agent, or a tool that may take so long that people look for it."""
@@ -227,14 +234,13 @@ class _Stretch:
             _LostError: its outcome is not known.
         """
         reference, tool, number = self._reference(call), self._loop.tools[call.name], 1
-        if self._may_have_begun and tool.safe_to_retry and not self._only_known:
+        if self._may_have_begun:
             number = activity.info().attempt  # as if each attempt at the stretch had been one at the call
-            if number > tool.attempts:
-                raise _LostError(names.WORKER_DIED)
-        elif self._may_have_begun:
-            known = await self._look_up(call, reference)
-            if known is not None:
-                return known
+            if self._only_known or not tool.safe_to_retry or number > tool.attempts:
+                known = await self._look_up(call, reference)
+                if known is not None:
+                    return known
+                number = 1
         dispatch = reference.get("dispatch", 1)
         self._note(call, dispatch)
         try:
@@ -264,7 +270,8 @@ class _Stretch:
         found = await self._tools.look_up(asked)
         dispatch = found["dispatch"]
         if "claimed" in found:
-            raise _LostError(found)
+            has_tried_all = self._loop.tools[call.name].safe_to_retry and not self._only_known
+            raise _LostError(names.WORKER_DIED if has_tried_all else found)
         if found.keys() != {"dispatch"}:
             self._note(call, dispatch)
             outcome = cast(WrittenOutcome, {name: value for name, value in found.items() if name not in _VERDICT})

@@ -33,6 +33,7 @@ from standfast.temporal.workflows.run.activity_results import (
     put_in_by_hand,
     text_in,
     was_cancelled,
+    was_lost,
     why,
 )
 from standfast.temporal.workflows.run.agent_run_state import RunState
@@ -72,7 +73,7 @@ class ModelCalls:
                 return await self._known(reference)
             except ActivityError as error:
                 if self._running.cancelled:
-                    return None
+                    return await self._known(reference)
                 again = _will_ask_again(reference)
                 if await self._may_ask_again(error, reference, options):
                     continue
@@ -103,7 +104,13 @@ class ModelCalls:
         if until is not None:
             await self._running.until(lambda: False, until, "until the model is called again")
         stretch = self._stretch(reference)
-        found = await self._workers.execute_until_cancelled(names.STRETCH, stretch, stretch_options(options))
+        try:
+            found = await self._workers.execute_until_cancelled(names.STRETCH, stretch, stretch_options(options))
+        except ActivityError as error:
+            # Attempts of a stretch count as attempts at the model, unless one has had an answer before it was lost.
+            if self._running.cancelled or not was_lost(error) or (reply := await self._known(reference)) is None:
+                raise
+            return reply
         if not fits(names.STRETCH, stretch, found):
             return cast(ModelReply, found)  # which is no answer either
         if (wait := found.get("wait")) is not None:
@@ -126,7 +133,7 @@ class ModelCalls:
         return self._run.taken["reply"]
 
     async def _known(self, reference: ModelReference) -> ModelReply | None:
-        """Take in the turns that a cancelled stretch has left in the store; return the first answer."""
+        """Take in the turns that a cancelled or lost stretch has left in the store; return the first answer."""
         if self._run.facts.lane == "each":
             return None
         stretch: StretchReference = {**self._stretch(reference), "known": True}

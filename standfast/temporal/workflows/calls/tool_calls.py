@@ -72,7 +72,8 @@ class Calls:
         async def run(call: Call) -> None:
             nonlocal why_not
             async with slots:
-                why_lost = lost_by.get(call.position)
+                tool = state.tools.get(call.name)
+                why_lost = None if tool is None or tool.agent else lost_by.get(call.position)
                 if call.id in outcomes or (why_lost is None and (why_not or self._running.cancelled)):
                     return
                 outcome = outcomes[call.id] = await (
@@ -109,8 +110,10 @@ class Calls:
     async def _run_lost(self, call: Call, state: RunLoop, why: str | types.Verdict) -> Outcome:
         """Return the outcome of a call that a stretch has begun and not ended, or run it if it has not happened."""
         tool, turn = state.tools[call.name], self._run.progress.turn
+        has_tried_all = tool.safe_to_retry and why == names.WORKER_DIED
+        if tool.safe_to_retry and why not in (names.WORKER_DIED, names.CALL_NOT_OURS) and not self._running.cancelled:
+            return await self._dispatch(call, turn, tool)
         kind = why if isinstance(why, str) else names.WORKER_DIED
-        tried_all = kind == names.WORKER_DIED and tool.safe_to_retry
         cause = ActivityError(
             kind,
             scheduled_event_id=0,
@@ -118,7 +121,7 @@ class Calls:
             identity="",
             activity_type=names.STRETCH,
             activity_id="",
-            retry_state=RetryState.MAXIMUM_ATTEMPTS_REACHED if tried_all else None,
+            retry_state=RetryState.MAXIMUM_ATTEMPTS_REACHED if has_tried_all else None,
         )
         cause.__cause__ = ApplicationError(kind, type=kind)
         if isinstance(why, str):

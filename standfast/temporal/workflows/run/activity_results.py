@@ -179,6 +179,11 @@ def put_in_by_hand(activity: str) -> str:
     return f"activity {activity} was completed by hand with an unusable result; resume to run it again"
 
 
+def was_lost(error: ActivityError) -> bool:
+    """Whether the last attempt at an activity has not ended by itself, so that it may have done a part of its work."""
+    return not isinstance(error.cause, ApplicationError) or error.cause.type == names.WORKER_DIED
+
+
 def was_cancelled(trying: "asyncio.Future[Any]") -> bool:
     """Whether an attempt was cancelled, whatever error reports it."""
     error = None if trying.cancelled() else trying.exception()

@@ -359,7 +359,7 @@ class AgentRun(RunHandlers):
         match action:
             case CallModel() if self._run.ahead:
                 await self._call_model(action)
-            case CallTools():
+            case CallTools() if not self._run.loop.asks_for_more:
                 await self._call_tools(action)
             case _:
                 self._run.ahead, self._run.taken = [], None
