@@ -27,7 +27,7 @@ from standfast.temporal.wire.activity_types import Located, RunReference
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 
 T = TypeVar("T")
-_MOST = 100  # marks that are checked in one pass
+_MOST = 20  # marks that are checked in one pass, every three seconds; each is a request to the server
 LATE = timedelta(hours=1)  # after a run's end in which its activities may still write; a model call has 15 minutes
 
 
