@@ -224,12 +224,12 @@ def the_look_for_answers_behind_a_reset_is_renamed(patch: Patch) -> None:
 
 @mutant("recalled")
 def where_the_call_of_a_recalled_gate_is_has_another_key(patch: Patch) -> None:
-    renamed(patch, CallApprovals, "_call_at", "call", "position")
+    renamed(patch, CallApprovals, "recalled_with", "call", "position")
 
 
 @mutant("skipped")
 def a_skipped_call_is_answered_under_another_key(patch: Patch) -> None:
-    renamed(patch, tool_calls, "write_outcome", "failed", "error")
+    renamed(patch, tool_calls, "source_of", "failed", "error")
 
 
 @mutant("settled")
