@@ -65,16 +65,6 @@ TABLE = [
         "{steps_per_second:.0f} against {floor_steps_per_second:.0f}: **{ratio:.2f}×**",
     ),
     (
-        "the [fast lane](lanes.md): a lone run",
-        "temporal lanes: fast lane, a lone run",
-        "{step_ms:.1f} ms a step",
-    ),
-    (
-        "50 runs of 10 steps in the fast lane, and of 50 steps",
-        "temporal lanes: fast lane, 50 runs of 10 steps; fast lane, 50 runs of 50 steps",
-        "{steps_per_second:.0f} steps a second",
-    ),
-    (
         "with a PostgreSQL store: a lone run",
         "temporal postgres: PostgreSQL, one run alone",
         "{step_ms:.0f} ms against {floor_ms:.0f} ms: **{ratio:.2f}×**",
