@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import re
+import threading
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -279,12 +280,13 @@ async def test_a_run_that_is_reset_to_each_of_its_tasks_has_every_change_once(te
 
 
 async def test_a_call_that_the_ledger_has_from_a_lost_run_brings_its_state_along(temporal: Temporal) -> None:
-    may_end, began = asyncio.Event(), asyncio.Event()
+    may_end, began = threading.Event(), threading.Event()
 
     @tool(safe_to_retry=True)
     async def wait(ctx: ToolContext) -> list[str]:
         began.set()
-        await may_end.wait()
+        while not may_end.is_set():
+            await asyncio.sleep(0.01)
         ctx.state.items.append("waited")
         return list(ctx.state.items)
 
@@ -295,6 +297,7 @@ async def test_a_call_that_the_ledger_has_from_a_lost_run_brings_its_state_along
         await going.terminate("lost")
         assert await kept(temporal) == {"items": []}
         may_end.set()
+        await until(lambda: has_ended(temporal))
         assert (await temporal.run("shop", None))["status"] == "complete"
     assert tool_contents(await temporal.messages()) == [
         ("c1", '["a"]'),
@@ -302,6 +305,11 @@ async def test_a_call_that_the_ledger_has_from_a_lost_run_brings_its_state_along
         ("c2", '["a","waited","b"]'),
     ]
     assert await kept(temporal) == {"items": ["a", "waited", "b"]}
+
+
+async def has_ended(temporal: Temporal) -> bool:
+    """Whether the calls of a run have results in the ledger."""
+    return not await temporal.store.running_calls()
 
 
 class Cut(BaseException):
