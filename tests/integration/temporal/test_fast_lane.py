@@ -438,3 +438,30 @@ async def test_a_safe_call_that_a_stopping_worker_cuts_off_runs_again(
         await result(run)
         await check_healthy(run)
     assert tool_contents(await fast.messages()) == paid(4)
+
+
+async def test_a_stream_continues_after_an_event_inside_a_stretch(fast: Temporal) -> None:
+    agent = Agent("a", tools=[Till().tool()])
+    async with fast.worker(agent, llm=ScriptedModel(payments(2))):
+        run = await fast.start(agent)
+        await result(run)
+        client = StandfastClient(fast.client, store=fast.store)
+        told = await client.events(run.id)
+        for place, event in enumerate(told):
+            rest = [one.id async for one in client.stream(run.id, after=event.id)]
+            assert rest == [one.id for one in told[place + 1 :]]
+
+
+async def test_a_run_that_is_reset_while_its_stretch_runs_waits_for_the_call_of_the_old_one(fast: Temporal) -> None:
+    till, model = Till(stops_in="c2"), ScriptedModel([*payments(4), *["other"] * 5])
+    agent = Agent("a", tools=[till.tool()])
+    async with fast.worker(agent, llm=model):
+        run = await fast.start(agent)
+        await until(till.inside.is_set)
+        again = await reset(fast, run, 0)
+        await stretch_id(again)
+        till.go_on.set()
+        assert (await result(again))["iterations"] == 5
+        await check_healthy(again)
+    assert tool_contents(await fast.messages()) == paid(4)
+    assert set(till.effects.values()) == {1}
