@@ -9,7 +9,22 @@ from typing import Any
 import pytest
 import recordings
 from pydantic import BaseModel
-from recordings import Refusing, Saved, World, asks, ended, inner, inquire, pay, payer, present, put, putter, reset
+from recordings import (
+    Refusing,
+    Saved,
+    World,
+    asks,
+    ended,
+    inner,
+    inquire,
+    pay,
+    payer,
+    present,
+    put,
+    putter,
+    reset,
+    stumble,
+)
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
@@ -34,6 +49,7 @@ from standfast import (
 from standfast.stores import Session
 from standfast.temporal import approval, start_agent, start_pipeline
 from standfast.temporal.activities.gates import gate_activities
+from standfast.temporal.activities.runs import stretches
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.calls import model_calls
 from standfast.temporal.workflows.run import run_lifetime
@@ -667,6 +683,34 @@ async def begun_without(world: World) -> Saved:
         return await ended(run)
 
 
+quick = Agent("quick", tools=[put, pay, inquire, stumble], lane="fast")
+
+
+async def stretched(world: World) -> Saved:
+    """Stretches of two turns: with failing and unknown tools, a gate and a question."""
+    model = ScriptedModel(
+        [
+            asks("put", what="one"),
+            {"tool_calls": [{"name": name, "arguments": {"what": "two"}} for name in ("put", "stumble", "nobody")]},
+            asks("put", what="three"),
+            asks("pay", amount=7),
+            asks("put", what="four"),
+            asks("inquire", what="which"),
+            "done",
+        ]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "TURNS", 2)
+        async with world.worker(quick, model=model):
+            run = await world.start(quick)
+            await world.waits_for(run, "approval")
+            (gate,) = await gates_of(run)
+            await world.people.decide(run.id, gate["name"], "approve", by="ada", digest=gate["digest"])
+            await world.waits_for(run, "question")
+            await run.execute_update("answer", {"text": "red"})
+            return await ended(run)
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -694,5 +738,6 @@ LATER = (
     sent_again,
     sent_again_to_rounds,
     begun_without,
+    stretched,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}
