@@ -192,6 +192,24 @@ async def test_a_stretch_ends_before_its_result_is_too_large_for_a_history(
     assert scheduled(history) == ["standfast.stretch"] * 5  # one for each turn of 32 calls
 
 
+async def test_a_stretch_whose_time_is_over_leaves_the_other_calls_of_its_turn(
+    fast: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stretches, "LONGEST", 2.0)
+    till = Till(stops_in="c1")
+    agent = Agent("a", tools=[till.tool()])
+    several = asks_for(*(call("pay", f"c{number}") for number in (1, 2, 3)))
+    async with fast.worker(agent, llm=ScriptedModel([several, "done"])):
+        run = await fast.start(agent)
+        await until(till.inside.is_set)
+        await asyncio.sleep(2.1)
+        till.go_on.set()
+        await result(run)
+    assert scheduled(await events(run)) == ["standfast.stretch", "pay", "pay", "standfast.stretch"]
+    assert tool_contents(await fast.messages()) == paid(3)
+    assert set(till.effects.values()) == {1}
+
+
 async def test_a_message_is_heard_when_the_stretch_ends(fast: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretches, "LONGEST", 0.0)
     till = Till(stops_in="c1")

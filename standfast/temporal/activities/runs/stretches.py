@@ -193,8 +193,8 @@ class _Stretch:
         async def run(call: Call) -> None:
             async with slots:
                 stops = "lost" in taken or any(map(self._loop.stops_at, outcomes.values()))
-                if call.id in outcomes or stops or _is_cancelled():
-                    return
+                if call.id in outcomes or stops or (self._is_over() and not self._only_known):
+                    return  # the workflow runs the rest
                 if call.name not in self._loop.tools:
                     outcomes[call.id] = self._inline(call, not_found(call.name, self._loop.tools), taken)
                     return
