@@ -87,6 +87,7 @@ ANSWERS_HELD = (
 RESETS_FIRST = "standfast.resets-first"  # a gate finds earlier decisions before it judges what a reset has sent again
 RESETS_FIRST_AT = "standfast.resets-first-"  # the same in users' workflows, with the number of the decision
 NO_ACTIVITIES = "standfast.no-activities"  # a worker without our activities has opened the first gate of `approval`
+RECOVERED_IN_ORDER = "standfast.recovered-in-order"  # calls that an earlier run has left run in the model's order
 READ_FIRST = "standfast.read-first"  # people see arguments as the activity reads them, if it changes them
 
 # Search attributes.

@@ -307,6 +307,31 @@ async def test_a_call_that_the_ledger_has_from_a_lost_run_brings_its_state_along
     assert await kept(temporal) == {"items": ["a", "waited", "b"]}
 
 
+async def test_calls_that_a_lost_run_has_left_run_in_their_order(temporal: Temporal) -> None:
+    may_end, began = threading.Event(), threading.Event()
+
+    @tool(safe_to_retry=True)
+    async def wait(ctx: ToolContext) -> list[str]:
+        began.set()
+        while not may_end.is_set():
+            await asyncio.sleep(0.01)
+        ctx.state.items.append("waited")
+        return list(ctx.state.items)
+
+    calls = asks_for(call("wait", "w1"), call("add", "c2", item="b"))
+    async with temporal.worker(shop(wait), llm=ScriptedModel([calls, "done"])):
+        lost = await temporal.start("shop")
+        await until(began.is_set)
+        await lost.terminate("lost")
+        began.clear()
+        run = await temporal.start("shop", None)
+        await until(began.is_set)
+        may_end.set()
+        assert (await result(run))["status"] == "complete"
+    assert tool_contents(await temporal.messages()) == [("w1", '["waited"]'), ("c2", '["waited","b"]')]
+    assert await kept(temporal) == {"items": ["waited", "b"]}
+
+
 async def has_ended(temporal: Temporal) -> bool:
     """Whether the calls of a run have results in the ledger."""
     return not await temporal.store.running_calls()

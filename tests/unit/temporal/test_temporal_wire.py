@@ -86,6 +86,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "EACH_TURN_LOOKS": "standfast.each-turn-looks",
         "OWN_HANDLERS": "standfast.own-handlers",
         "READ_FIRST": "standfast.read-first",
+        "RECOVERED_IN_ORDER": "standfast.recovered-in-order",
         "TERMINAL_ERROR": "TerminalError",
         "UNREADABLE": "unreadable: ",
         "NO_ACTIVITIES": "standfast.no-activities",

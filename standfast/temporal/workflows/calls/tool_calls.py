@@ -84,7 +84,11 @@ class Calls:
                 if state.stops_at(outcome):
                     why_not = failed_for_good(call)
 
-        for batch in (*lost, *action.batches):
+        batches = (*lost, *action.batches)
+        in_order = sorted(batches, key=lambda batch: batch[0].position)
+        if batches != tuple(in_order) and workflow.patched(names.RECOVERED_IN_ORDER):
+            batches = tuple(in_order)
+        for batch in batches:
             await asyncio.gather(*(run(call) for call in batch))
         for call in state.open_calls:
             if call.id not in outcomes:
