@@ -14,6 +14,7 @@ from standfast.temporal.wire.activity_types import (
     Declared,
     LastReply,
     LetThrough,
+    ModelReference,
     ModelReply,
     Opened,
     OpenedRun,
@@ -258,6 +259,26 @@ class Progress:
             self.notices.append([self.turn.seq, "warning", action.warning])
         if action.nudge is not None:
             self.notices.append([self.turn.seq, "nudge", action.nudge])
+
+    def asking(self, reference: ModelReference, action: CallModel, model: str | None) -> ModelReference:
+        """Return the reference of a model call with what the run adds to it.
+
+        Args:
+            model: that is called instead of the agent's own.
+        """
+        if action.agent:
+            reference["agent"] = action.agent
+        if self.say:
+            reference["say"] = self.say
+        if self.notices:
+            reference["notices"] = self.notices
+        if self.view is not None:
+            reference["view"] = self.view
+        if model is not None:
+            reference["model"] = model
+        if self.named is not None:
+            reference["named"] = self.named
+        return reference
 
     def answered(self, reply: ModelReply, state: RunLoop, facts: Facts, at: datetime) -> RunLoop:
         """Take in a model's answer; return the loop's state after it."""

@@ -157,18 +157,9 @@ class _Stretch:
         progress = self._progress
         progress.noted(action)
         ask = self._ask = cast(ModelReference, {**self._usual, "turn": progress.turn.number + 1, "seq": progress.seq})
-        if action.agent:
-            ask["agent"] = action.agent
-        if (model := progress.model or action.model) is not None:
-            ask["model"] = model
-        if progress.named is not None:
-            ask["named"] = progress.named
         if progress.turn.sources:
             ask["sources"] = sorted(progress.turn.sources.items())
-        if progress.notices:
-            ask["notices"] = progress.notices
-        if progress.view is not None:
-            ask["view"] = progress.view
+        progress.asking(ask, action, progress.model or action.model)
         return True
 
     def _is_over(self) -> bool:

@@ -158,23 +158,11 @@ class ModelCalls:
         reference["turn"] = number
         if again:
             reference["again"] = True
-        if action.agent:
-            reference["agent"] = action.agent
         if action.decided is not None:
             reference["decided"] = dict(action.decided.gate or {})
-        if progress.say:
-            reference["say"] = progress.say
-        if progress.notices:
-            reference["notices"] = progress.notices
-        if progress.view is not None:
-            reference["view"] = progress.view
-        if model is not None:
-            reference["model"] = model
-        if progress.named is not None:
-            reference["named"] = progress.named
         if self._run.given.max_answer_tokens is not None:
             reference["max_tokens"] = self._run.given.max_answer_tokens
-        return reference
+        return progress.asking(reference, action, model)
 
     def _answered(self, reply: ModelReply) -> ModelReply:
         """Keep the model that answered, if several were called in an outage."""
